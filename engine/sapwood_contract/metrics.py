@@ -1,0 +1,99 @@
+"""Every exported series as data: the one place where a series gets its name, type, labels and buckets.
+
+Prometheus naming: base units, ``_total`` on counters, ratios 0-1, closed label sets. No label ever holds a
+user, tenant, request id or prompt. Dashboards, rules, autoscaler and documents are checked against this table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+MetricType = Literal["counter", "gauge", "histogram", "info"]
+Program = Literal["engine", "gateway", "operator"]
+
+FINISH_REASONS = ("stop", "length", "tool_calls", "abort", "error")
+TOKEN_SOURCES = ("device", "host", "disk", "remote", "compute", "recompute")
+KV_STATES = ("active", "protected", "evictable", "free")
+STEP_KINDS = ("prefill", "decode", "mixed", "verify")
+PHASES = ("tokenize", "queue", "kv_load", "prefill", "decode", "detokenize")
+ENGINE_STATES = ("loading", "warming", "ready", "draining")
+EVICTION_REASONS = ("capacity", "ttl", "flush", "lora_unload", "admin")
+EVICTION_TARGETS = ("dropped", "host", "disk")
+PREEMPTION_REASONS = ("kv_full", "priority")
+WAIT_REASONS = ("capacity", "grammar", "lora", "kv_load")
+STARTUP_PHASES = ("resolve", "load", "compile", "warm")
+
+_LATENCY_SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+_ITL_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.04, 0.06, 0.08, 0.1, 0.15, 0.25, 0.5, 1.0)
+_DURATION_SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+_STEP_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.35, 0.5, 1.0, 2.0, 5.0)
+_BATCH_TOKENS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One exported series."""
+
+    name: str
+    type: MetricType
+    help: str
+    labels: tuple[str, ...] = ()
+    values: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Label -> its closed set; a label that is absent here is bounded by configuration (``model``)."""
+    buckets: tuple[float, ...] = ()
+    program: Program = "engine"
+    """Which program exports it."""
+
+
+SERIES: tuple[Series, ...] = (
+    Series("sapwood_requests_total", "counter", "Requests ended, by how.", ("model", "finish_reason"),
+           {"finish_reason": FINISH_REASONS}),
+    Series("sapwood_requests_running", "gauge", "Requests being computed.", ("model",)),
+    Series("sapwood_requests_waiting", "gauge", "Requests waiting, by what for.", ("model", "reason"),
+           {"reason": WAIT_REASONS}),
+    Series("sapwood_prompt_tokens_total", "counter",
+           "Prompt tokens by where their KV came from, counted once, at admission.", ("model", "source"),
+           {"source": TOKEN_SOURCES}),
+    Series("sapwood_generation_tokens_total", "counter", "Tokens produced.", ("model",)),
+    Series("sapwood_time_to_first_token_seconds", "histogram", "From arrival to the first token.",
+           ("model", "cached"), {"cached": ("none", "part", "most")}, _LATENCY_SECONDS),
+    Series("sapwood_inter_token_latency_seconds", "histogram", "Between two tokens of one stream.", ("model",),
+           buckets=_ITL_SECONDS),
+    Series("sapwood_time_per_output_token_seconds", "histogram", "Mean time per token after the first, a request.",
+           ("model",), buckets=_ITL_SECONDS),
+    Series("sapwood_request_duration_seconds", "histogram", "From arrival to the last token.", ("model",),
+           buckets=_DURATION_SECONDS),
+    Series("sapwood_queue_time_seconds", "histogram", "From arrival to the first admission.", ("model",),
+           buckets=_LATENCY_SECONDS),
+    Series("sapwood_request_phase_seconds", "histogram", "Time in each phase of a request.", ("model", "phase"),
+           {"phase": PHASES}, _LATENCY_SECONDS),
+    Series("sapwood_kv_tokens", "gauge", "KV capacity by state; the states sum to capacity.", ("model", "state"),
+           {"state": KV_STATES}),
+    Series("sapwood_kv_capacity_tokens", "gauge", "KV capacity.", ("model",)),
+    Series("sapwood_kv_page_tokens", "gauge", "Tokens a KV page.", ("model",)),
+    Series("sapwood_kv_usage_ratio", "gauge", "Pinned share of the KV capacity.", ("model",)),
+    Series("sapwood_evicted_tokens_total", "counter", "Cached tokens dropped.", ("model", "reason", "to"),
+           {"reason": EVICTION_REASONS, "to": EVICTION_TARGETS}),
+    Series("sapwood_radix_nodes", "gauge", "Nodes of the radix tree.", ("model",)),
+    Series("sapwood_radix_depth_max", "gauge", "Most nodes on a path of the radix tree.", ("model",)),
+    Series("sapwood_radix_locked_nodes", "gauge", "Nodes of the radix tree in use.", ("model",)),
+    Series("sapwood_step_seconds", "histogram", "Time of one step on the device.", ("kind",),
+           {"kind": STEP_KINDS}, _STEP_SECONDS),
+    Series("sapwood_batch_tokens", "histogram", "Tokens computed in one step.", ("kind",),
+           {"kind": STEP_KINDS}, _BATCH_TOKENS),
+    Series("sapwood_preemptions_total", "counter", "Running requests sent back to wait.", ("reason",),
+           {"reason": PREEMPTION_REASONS}),
+    Series("sapwood_preempted_tokens_total", "counter", "Tokens of the requests sent back to wait.", ("reason",),
+           {"reason": PREEMPTION_REASONS}),
+    Series("sapwood_engine_state", "gauge", "1 for the state that the engine is in, 0 for the others.", ("state",),
+           {"state": ENGINE_STATES}),
+    Series("sapwood_startup_seconds", "gauge", "Time of each phase of the start.", ("phase",),
+           {"phase": STARTUP_PHASES}),
+    Series("sapwood_build_info", "info", "Version of Sapwood and of Python."),
+    Series("sapwood_model_info", "info", "Model, revision, arithmetic, attention backend."),
+    Series("sapwood_cache_invariant_failures_total", "counter", "Failed integrity checks of the prefix cache."),
+)
+
+BY_NAME: Mapping[str, Series] = {series.name: series for series in SERIES}

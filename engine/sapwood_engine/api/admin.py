@@ -1,0 +1,117 @@
+"""The admin API, on a port of its own: for the operator, the gateway and a person at a terminal.
+
+It has no keys and can end everybody's requests: bind it to localhost or keep it inside the cluster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from fastapi import APIRouter, FastAPI, Query, Request, Response
+from pydantic import Field
+
+from sapwood_contract.http import (
+    ADMIN_ABORT,
+    ADMIN_CACHE,
+    ADMIN_DRAIN,
+    ADMIN_FLUSH,
+    ADMIN_LOAD,
+    EngineState,
+    LoadSnapshot,
+)
+from sapwood_engine.api import health
+from sapwood_engine.api.documented import answered_with
+from sapwood_engine.api.edge import Edge
+from sapwood_engine.api.engine_port import Engine
+from sapwood_engine.api.errors import install_error_handlers, json_response
+from sapwood_engine.api.fields import Fields
+from sapwood_engine.api.generation import ready_capacity
+from sapwood_engine.api.strict_body import StrictRoute
+
+MAX_CACHE_NODES = 10_000
+_MAX_ADMIN_BODY_BYTES = 2**20
+
+router = APIRouter(route_class=StrictRoute)
+
+
+class DrainRequest(Fields):
+    """Body of ``POST /admin/drain``."""
+
+    deadline_seconds: float | None = Field(None, ge=0, le=86_400, description="30 by default.")
+
+
+class AbortRequest(Fields):
+    """Body of ``POST /admin/abort``."""
+
+    request_id: str = Field(min_length=1, description="The x-request-id of the call to end.")
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """The engine's state and the one published snapshot of its load."""
+
+    model: str
+    state: EngineState
+    load: LoadSnapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Aborted:
+    num_aborted: int
+    """Running choices that were told to stop."""
+
+
+@router.get(ADMIN_LOAD, summary="State and load", responses=answered_with(Load))
+async def show_load(request: Request) -> Response:
+    """Return the state and the latest load snapshot."""
+    engine: Engine = request.app.state.engine
+    return json_response(Load(engine.model_name, engine.state, engine.load))
+
+
+@router.get(ADMIN_CACHE, summary="The radix tree", responses=answered_with(dict[str, Any]))
+async def show_cache(
+    request: Request, max_nodes: Annotated[int, Query(ge=1, le=MAX_CACHE_NODES)] = 1_000
+) -> Response:
+    """Return at most ``max_nodes`` nodes of the live radix tree."""
+    engine: Engine = request.app.state.engine
+    ready_capacity(engine)
+    return json_response(await engine.admin("cache", max_nodes=max_nodes))
+
+
+@router.post(ADMIN_FLUSH, summary="Empty the prefix cache", responses=answered_with(dict[str, Any]))
+async def flush_cache(request: Request) -> Response:
+    """Drop every cached prefix that no running request uses."""
+    engine: Engine = request.app.state.engine
+    ready_capacity(engine)
+    return json_response(await engine.admin("flush"))
+
+
+@router.post(ADMIN_DRAIN, summary="Take no new requests", responses=answered_with(Load))
+async def drain(request: Request, body: DrainRequest | None = None) -> Response:
+    """Refuse new requests from now on and answer when the running ones have ended, or at the deadline."""
+    engine: Engine = request.app.state.engine
+    asked = body.deadline_seconds if body is not None else None
+    # A caller that gives up waiting has still asked for the drain.
+    await asyncio.shield(asyncio.ensure_future(engine.drain(30.0 if asked is None else asked)))
+    return json_response(Load(engine.model_name, engine.state, engine.load))
+
+
+@router.post(ADMIN_ABORT, summary="End one call", responses=answered_with(Aborted))
+async def abort(body: AbortRequest, request: Request) -> Response:
+    """End every running choice of the call with exactly this request id; an unknown id is no fault."""
+    engine: Engine = request.app.state.engine
+    return json_response(Aborted(await engine.abort(body.request_id)))
+
+
+def build_admin_app(engine: Engine) -> FastAPI:
+    """Return the admin API of ``engine``."""
+    app = FastAPI(title="Sapwood admin API", docs_url=None, redoc_url=None)
+    app.state.engine = engine
+    app.state.max_body_bytes = _MAX_ADMIN_BODY_BYTES
+    app.include_router(router)
+    app.include_router(health.router)
+    install_error_handlers(app)
+    app.add_middleware(Edge)
+    return app

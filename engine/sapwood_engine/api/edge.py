@@ -1,0 +1,84 @@
+"""The outermost layer: a request id on every answer, the API key, and a last net under faults of ours.
+
+Plain ASGI, because it must see every answer (404s and refused bodies included) and must not stand between a
+stream and its client's disconnect.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+import re
+import uuid
+from collections.abc import Iterable
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from sapwood_engine.api.errors import INTERNAL_ERROR, error_response, json_response
+from sapwood_engine.errors import AuthenticationFailed
+
+log = logging.getLogger(__name__)
+
+REQUEST_ID_HEADER = "x-request-id"
+_SANE_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+
+
+class Edge:
+    """Wraps ``app``; ``scope["state"]["request_id"]`` is set for everything inside.
+
+    ``api_keys`` empty means no authentication. ``open_paths`` need no key.
+    """
+
+    def __init__(
+        self, app: ASGIApp, *, api_keys: Iterable[str] = (), open_paths: frozenset[str] = frozenset()
+    ) -> None:
+        self._app = app
+        self._key_digests = tuple(_digest(key) for key in api_keys)
+        self._open_paths = open_paths
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        request_id = _request_id(headers.get(REQUEST_ID_HEADER))
+        scope.setdefault("state", {})["request_id"] = request_id
+        started = False
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal started
+            if message["type"] == "http.response.start":
+                started = True
+                MutableHeaders(scope=message)[REQUEST_ID_HEADER] = request_id
+            await send(message)
+
+        if not self._may_enter(scope["path"], headers.get("authorization", "")):
+            await error_response(AuthenticationFailed())(scope, receive, send_with_id)
+            return
+        try:
+            await self._app(scope, receive, send_with_id)
+        except Exception:
+            log.exception("unhandled fault", extra={"request_id": request_id, "path": scope["path"]})
+            if started:
+                raise
+            await json_response(INTERNAL_ERROR, status=500)(scope, receive, send_with_id)
+
+    def _may_enter(self, path: str, authorization: str) -> bool:
+        if not self._key_digests or path in self._open_paths:
+            return True
+        scheme, _, key = authorization.partition(" ")
+        presented = _digest(key.strip())
+        matches = [
+            hmac.compare_digest(presented, known) for known in self._key_digests
+        ]  # all of them: constant time
+        return scheme.lower() == "bearer" and any(matches)
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
+
+
+def _request_id(offered: str | None) -> str:
+    return offered if offered is not None and _SANE_ID.fullmatch(offered) else uuid.uuid4().hex

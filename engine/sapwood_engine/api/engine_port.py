@@ -1,0 +1,75 @@
+"""What the API needs of the engine; `sapwood_engine.service.client.EngineClient` is it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any, Literal, Protocol
+
+from sapwood_contract.http import EngineState, LoadSnapshot
+from sapwood_engine.core.ports import Capacity
+from sapwood_engine.service.generation import Generation, TextDelta
+
+
+class Tokenizer(Protocol):
+    """Text to ids and back; pure, safe to call from another thread."""
+
+    @property
+    def eos_token_ids(self) -> tuple[int, ...]: ...
+
+    @property
+    def has_chat_template(self) -> bool: ...
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]: ...
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str: ...
+
+    def token_bytes(self, token_id: int) -> bytes: ...
+
+    def render_chat(
+        self, messages: list[dict[str, Any]], *, add_generation_prompt: bool = True, **template_kwargs: Any
+    ) -> str:
+        """Return the prompt; `InvalidField` naming ``messages`` when the template refuses."""
+        ...
+
+
+class Engine(Protocol):
+    """One served model."""
+
+    @property
+    def model_name(self) -> str: ...
+
+    @property
+    def created(self) -> int:
+        """Unix seconds of the start."""
+        ...
+
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+
+    @property
+    def capacity(self) -> Capacity | None:
+        """None until the weights are loaded."""
+        ...
+
+    @property
+    def state(self) -> EngineState: ...
+
+    @property
+    def load(self) -> LoadSnapshot: ...
+
+    def generate(self, generation: Generation) -> AsyncGenerator[TextDelta, None]:
+        """Deltas of all choices, interleaved; closing it early aborts what still runs.
+
+        A `RequestError` comes before the first delta, `WorkerDied` or `GenerationFailed` at any time.
+        """
+        ...
+
+    async def admin(self, action: Literal["cache", "flush", "check"], **arguments: Any) -> dict[str, Any]: ...
+
+    async def abort(self, request_id: str) -> int:
+        """Return how many running choices were told to stop."""
+        ...
+
+    async def drain(self, deadline_seconds: float) -> None: ...
+
+    def render_metrics(self) -> bytes: ...

@@ -1,0 +1,122 @@
+"""Every refusal and failure as OpenAI's error object: ``{"error": {message, type, param, code}}``.
+
+The body is valid JSON whatever the client sent: values are quoted as text, never echoed as numbers. What went
+wrong inside is logged, not told.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+
+from sapwood_engine.api.answers import ErrorAnswer, ErrorDetail
+from sapwood_engine.api.fields import REFUSED
+from sapwood_engine.errors import InvalidField, RequestError, SapwoodError, WorkerDied
+
+log = logging.getLogger(__name__)
+
+INTERNAL_ERROR = ErrorAnswer(
+    ErrorDetail(
+        "The server failed on this request; its log says why.", "server_error", None, "internal_error"
+    )
+)
+
+_HTTP_CODES = {401: "invalid_api_key", 404: "not_found", 405: "method_not_allowed", 413: "body_too_large"}
+
+
+class MalformedBody(RequestError):
+    """The body is not the JSON object that the endpoint reads."""
+
+    code = "invalid_body"
+
+
+class UnsupportedMediaType(RequestError):
+    """The body is not declared as JSON; a browser sends such a body across sites without asking."""
+
+    status = 415
+    code = "unsupported_media_type"
+
+
+def _clean(text: str) -> str:
+    """Half a surrogate pair, which JSON can smuggle in as an escape, has no UTF-8."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def error_answer(error: SapwoodError) -> tuple[int, ErrorAnswer]:
+    """Return status and body for ``error``."""
+    if isinstance(error, RequestError):
+        param = None if error.param is None else _clean(error.param)
+        return error.status, ErrorAnswer(ErrorDetail(_clean(str(error)), error.type, param, error.code))
+    code = "worker_died" if isinstance(error, WorkerDied) else "generation_failed"
+    return 500, ErrorAnswer(ErrorDetail(_clean(str(error)), "server_error", None, code))
+
+
+def error_response(error: SapwoodError) -> Response:
+    """Return the answer for ``error``, with Retry-After where it says when to come back."""
+    status, answer = error_answer(error)
+    headers = {}
+    if isinstance(error, RequestError) and error.retry_after_seconds is not None:
+        headers["retry-after"] = str(error.retry_after_seconds)
+    return json_response(answer, status=status, headers=headers)
+
+
+def json_response(value: Any, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """Return ``value`` (dataclasses, structs, builtins) as JSON."""
+    return Response(msgspec.json.encode(value), status, dict(headers or {}), media_type="application/json")
+
+
+def from_validation(error: Mapping[str, Any]) -> RequestError:
+    """Turn one of pydantic's errors into ours; its ``loc`` is a path that begins at ``body`` or ``query``."""
+    kind, context = error["type"], error.get("ctx") or {}
+    if kind == "json_invalid":
+        return MalformedBody(
+            f"The body is not valid JSON: {context.get('error')} (character {error['loc'][-1]})."
+        )
+    path = [str(part) for part in error["loc"][1:]]
+    if kind == REFUSED:
+        path += [context["field"]] if context["field"] else []
+        return InvalidField(".".join(path), context["value"], context["fix"], code=context["code"])
+    if kind == "missing" and path:
+        return InvalidField(".".join(path), None, "this field is required", code="missing_required_parameter")
+    if not path:
+        if isinstance(error["input"], bytes):
+            return UnsupportedMediaType("Send the body as JSON, with 'Content-Type: application/json'.")
+        return MalformedBody("The body must be a JSON object.")
+    message = str(error["msg"])
+    return InvalidField(".".join(path), error["input"], message[:1].lower() + message[1:])
+
+
+async def _on_known(request: Request, error: Exception) -> Response:
+    assert isinstance(error, SapwoodError)
+    if not isinstance(error, RequestError):
+        log.error("request failed: %s", error, extra={"path": request.url.path})
+    return error_response(error)
+
+
+async def _on_invalid(_: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    return error_response(from_validation(error.errors()[0]))
+
+
+async def _on_http(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    detail = ErrorDetail(
+        f"{request.method} {_clean(request.url.path)}: {error.detail}.",
+        "invalid_request_error" if error.status_code < 500 else "server_error",
+        None,
+        _HTTP_CODES.get(error.status_code),
+    )
+    return json_response(ErrorAnswer(detail), status=error.status_code, headers=error.headers)
+
+
+def install_error_handlers(app: FastAPI) -> None:
+    """Make every refusal of ``app`` an OpenAI error object; faults of ours are left to `edge.Edge`."""
+    app.add_exception_handler(SapwoodError, _on_known)
+    app.add_exception_handler(RequestValidationError, _on_invalid)
+    app.add_exception_handler(HTTPException, _on_http)

@@ -1,0 +1,134 @@
+"""From the fields of a request to what the engine is asked: every id and every sum is checked here.
+
+Checked before anything is submitted, so that a call of many prompts is refused as a whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+
+from sapwood_engine.api.engine_port import Engine
+from sapwood_engine.api.sampling_fields import GenerationFields
+from sapwood_engine.core.ports import Capacity
+from sapwood_engine.core.request import Namespace, SamplingParams, StopRules
+from sapwood_engine.errors import ContextLengthExceeded, Draining, InvalidField, ModelNotFound
+from sapwood_engine.service.generation import Generation
+
+_LONG_TEXT_CHARACTERS = 16_384
+"""Above it a text is tokenized in a thread, because it would hold up every other stream for milliseconds."""
+_LEAST_TEMPERATURE = 1e-4
+"""Below it the division of logits overflows 32-bit floats, and the draw is greedy in all but name."""
+_RETRY_AFTER_SECONDS = 5
+
+
+def check_model(engine: Engine, name: str | None) -> None:
+    """Raise `ModelNotFound` unless ``name`` is the served model (or not given)."""
+    if name is not None and name != engine.model_name:
+        raise ModelNotFound(name, (engine.model_name,))
+
+
+def ready_capacity(engine: Engine) -> Capacity:
+    """Return the capacity; `Draining` while the weights are still loading."""
+    if engine.capacity is None:
+        raise Draining(retry_after_seconds=_RETRY_AFTER_SECONDS)
+    return engine.capacity
+
+
+async def encode(engine: Engine, text: str, *, add_special_tokens: bool) -> list[int]:
+    """Return the ids of ``text`` without holding up the event loop."""
+    if len(text) <= _LONG_TEXT_CHARACTERS:
+        return engine.tokenizer.encode(text, add_special_tokens=add_special_tokens)
+    return await asyncio.to_thread(engine.tokenizer.encode, text, add_special_tokens=add_special_tokens)
+
+
+def check_ids(ids: Iterable[int], vocab_size: int, field: str) -> None:
+    """Raise `InvalidField` naming the first id that the model does not know."""
+    for index, token_id in enumerate(ids):
+        if not 0 <= token_id < vocab_size:
+            raise InvalidField(
+                f"{field}.{index}",
+                token_id,
+                f"this model's token ids are 0 to {vocab_size - 1}",
+                code="invalid_token_id",
+            )
+
+
+def build_generation(
+    engine: Engine,
+    body: GenerationFields,
+    prompt_ids: Sequence[int],
+    *,
+    request_id: str,
+    max_tokens: int | None,
+    num_logprobs: int | None,
+    num_prompt_logprobs: int | None = None,
+    prompt_field: str,
+) -> Generation:
+    """Return the generation that ``body`` asks for with this prompt.
+
+    ``max_tokens`` None means what the context leaves.
+    Raises `InvalidField`, `ContextLengthExceeded`, and `Draining` while the weights load.
+    """
+    capacity = ready_capacity(engine)
+    if not prompt_ids:
+        raise InvalidField(prompt_field, "", "the prompt must have at least one token")
+    check_ids(body.stop_token_ids or (), capacity.vocab_size, "stop_token_ids")
+    for token_id in body.logit_bias or ():
+        if token_id >= capacity.vocab_size:
+            fix = f"this model's token ids are 0 to {capacity.vocab_size - 1}"
+            raise InvalidField("logit_bias", token_id, fix, code="invalid_token_id")
+    max_tokens = _max_tokens(max_tokens, len(prompt_ids), capacity.max_context_tokens, prompt_field)
+    min_tokens = body.min_tokens or 0
+    if min_tokens > max_tokens:
+        raise InvalidField("min_tokens", min_tokens, f"it is more than max_tokens, {max_tokens}")
+    stop_token_ids = frozenset(body.stop_token_ids or ())
+    if not body.ignore_eos:
+        stop_token_ids |= frozenset(engine.tokenizer.eos_token_ids)
+    return Generation(
+        request_id=request_id,
+        prompt_ids=tuple(prompt_ids),
+        namespace=Namespace(model_revision="", extra_key=body.extra_key, tenant_salt=body.cache_salt),
+        sampling=_sampling(body, num_logprobs, num_prompt_logprobs, capacity.vocab_size),
+        seed=body.seed,
+        stop=StopRules(max_tokens=max_tokens, min_tokens=min_tokens, stop_token_ids=stop_token_ids),
+        stop_strings=tuple(body.stop or ()),
+        include_stop_str=bool(body.include_stop_str_in_output),
+        skip_special_tokens=body.skip_special_tokens is not False,
+        n=body.n or 1,
+        priority=body.priority or 0,
+        routing_key=body.routing_key or body.prompt_cache_key,
+    )
+
+
+def _max_tokens(asked: int | None, num_prompt: int, limit: int, prompt_field: str) -> int:
+    num_left = limit - num_prompt
+    max_tokens = max(num_left, 1) if asked is None else asked
+    if max_tokens > num_left:
+        raise ContextLengthExceeded(
+            prompt_tokens=num_prompt, max_tokens=max_tokens, limit_tokens=limit, param=prompt_field
+        )
+    return max_tokens
+
+
+def _sampling(
+    body: GenerationFields, num_logprobs: int | None, num_prompt_logprobs: int | None, vocab_size: int
+) -> SamplingParams:
+    def given(value: float | None, default: float) -> float:
+        return default if value is None else value
+
+    top_k = body.top_k or 0
+    temperature = given(body.temperature, 1.0)
+    return SamplingParams(
+        seed=0,  # the client sets it from `Generation.seed`, a fresh one for each choice where that is None
+        temperature=temperature if temperature >= _LEAST_TEMPERATURE else 0.0,
+        top_k=top_k if 0 < top_k < vocab_size else 0,
+        top_p=given(body.top_p, 1.0),
+        min_p=given(body.min_p, 0.0),
+        presence_penalty=given(body.presence_penalty, 0.0),
+        frequency_penalty=given(body.frequency_penalty, 0.0),
+        repetition_penalty=given(body.repetition_penalty, 1.0),
+        logit_bias=tuple((body.logit_bias or {}).items()),
+        num_logprobs=num_logprobs,
+        num_prompt_logprobs=num_prompt_logprobs,
+    )

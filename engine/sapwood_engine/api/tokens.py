@@ -1,0 +1,43 @@
+"""``POST /tokenize`` and ``POST /detokenize``: exactly the ids that a generation would see."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+
+from sapwood_engine.api.answers import Text, Tokens
+from sapwood_engine.api.chat import how_the_prompt_ends, template_message
+from sapwood_engine.api.documented import answered_with
+from sapwood_engine.api.engine_port import Engine
+from sapwood_engine.api.errors import json_response
+from sapwood_engine.api.generation import check_ids, check_model, encode, ready_capacity
+from sapwood_engine.api.schemas import DetokenizeRequest, TokenizeRequest
+from sapwood_engine.api.strict_body import StrictRoute
+
+router = APIRouter(route_class=StrictRoute)
+
+
+@router.post("/tokenize", summary="Text or messages to token ids", responses=answered_with(Tokens))
+async def tokenize(body: TokenizeRequest, request: Request) -> Response:
+    """Tokenize a prompt as ``/v1/completions`` would, or messages as ``/v1/chat/completions`` would."""
+    engine: Engine = request.app.state.engine
+    check_model(engine, body.model)
+    if body.messages is None:
+        assert body.prompt is not None, "the schema asks for one of the two"
+        text, add_special_tokens = body.prompt, body.add_special_tokens is not False
+    else:
+        ending = how_the_prompt_ends(body.add_generation_prompt, None)
+        text = engine.tokenizer.render_chat([template_message(m) for m in body.messages], **ending)
+        add_special_tokens = False
+    ids = await encode(engine, text, add_special_tokens=add_special_tokens)
+    limit = None if engine.capacity is None else engine.capacity.max_context_tokens
+    return json_response(Tokens(ids, len(ids), limit))
+
+
+@router.post("/detokenize", summary="Token ids to text", responses=answered_with(Text))
+async def detokenize(body: DetokenizeRequest, request: Request) -> Response:
+    """Return the text of the ids."""
+    engine: Engine = request.app.state.engine
+    check_model(engine, body.model)
+    check_ids(body.tokens, ready_capacity(engine).vocab_size, "tokens")
+    text = engine.tokenizer.decode(body.tokens, skip_special_tokens=bool(body.skip_special_tokens))
+    return json_response(Text(text))

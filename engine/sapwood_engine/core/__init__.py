@@ -1,0 +1,1 @@
+"""Pure decisions: ints, bytes and dataclasses. No torch, asyncio, clock, sockets or logging."""

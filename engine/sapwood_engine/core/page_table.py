@@ -1,0 +1,116 @@
+"""The KV pages of one request: which the tree owns, which are its own, and when they may go back.
+
+Page i of a table holds tokens ``i * page_size …``::
+
+    pages   [ tree | tree | tree | own | own | own ]
+                                   ^ num_tree_pages
+
+The tree's pages are locked by one receipt. Ownership moves to the tree when computed pages are stored;
+where the tree had a page already the table is repointed and the request's duplicate becomes ``spare``:
+still owned, to be released once no launched step uses it. A table frees nothing on its own account; the
+scheduler says when.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sapwood_engine.core.prefix_cache import PrefixCache, Receipt, Shortfall
+from sapwood_engine.core.radix_node import TOKEN_BYTES, TokenKey
+from sapwood_engine.core.request import Namespace
+from sapwood_engine.core.step import PageCopy
+
+
+class PageTable:
+    """Opened by `open_table`; `close` gives everything back, exactly once."""
+
+    __slots__ = ("_cache", "_receipt", "_spare", "num_slots", "pages")
+
+    def __init__(self, cache: PrefixCache, receipt: Receipt, pages: list[int]) -> None:
+        self._cache = cache
+        self._receipt = receipt
+        self._spare: list[int] = []
+        self.pages = pages
+        self.num_slots = len(pages) * cache.page_size
+        """Tokens that the pages can hold."""
+
+    @property
+    def num_tree_pages(self) -> int:
+        return self._receipt.num_pages
+
+    @property
+    def own_pages(self) -> list[int]:
+        """Every page that the request owns, spares included."""
+        return self.pages[self.num_tree_pages :] + self._spare
+
+    def grow(self, page: int) -> int:
+        """Append a page just allocated; returns its index."""
+        self.pages.append(page)
+        self.num_slots += self._cache.page_size
+        return len(self.pages) - 1
+
+    def store(self, key: TokenKey) -> int | None:
+        """Give the whole pages of ``key``, whose KV is computed, to the tree.
+
+        Returns the first page index that now reads another page, None when none does; duplicates become
+        spare.
+        """
+        inserted = self._cache.insert(self._receipt, key, self.pages)
+        self._receipt = inserted.receipt
+        self.pages[inserted.first : inserted.first + len(inserted.pages)] = inserted.pages
+        if not inserted.duplicates:
+            return None
+        self._spare += inserted.duplicates
+        return inserted.first
+
+    def release_spare(self) -> None:
+        """No launched step uses the spare pages any more."""
+        self._cache.release(self._spare)
+        self._spare = []
+
+    def close(self, key: TokenKey) -> None:
+        """Store ``key``, whose KV is computed, the page filled in part included, and give back lock and
+        pages.
+
+        An empty key stores nothing. No launched step may use the table any more.
+        """
+        if key:
+            self._spare += self._cache.finish(self._receipt, key, self.pages)
+        else:
+            self._spare += self.pages[self.num_tree_pages :]
+            self._cache.unlock(self._receipt)
+        self.pages = []
+        self.release_spare()
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """A table with room for all tokens of a key, and how many of them need no computing."""
+
+    table: PageTable
+    num_cached: int
+    copy: PageCopy | None
+    """To run in the step planned now."""
+
+
+def open_table(
+    cache: PrefixCache, namespace: Namespace, key: TokenKey, *, limit_tokens: int, headroom_pages: int
+) -> Opening | Shortfall:
+    """Match, lock and allocate pages for all of ``key``; at most ``limit_tokens`` come from the cache.
+
+    ``headroom_pages`` must stay available beyond that; a shortfall changes nothing but the recency of the
+    match.
+    """
+    match = cache.match(namespace, key, limit_tokens=limit_tokens)
+    receipt = cache.lock(match)
+    needed = -(-len(key) // (TOKEN_BYTES * cache.page_size)) - len(match.pages)
+    available = cache.num_available()
+    own: list[int] | Shortfall = Shortfall(needed + headroom_pages, available)
+    if needed + headroom_pages <= available:
+        own = cache.allocate(needed)
+    if isinstance(own, Shortfall):
+        cache.unlock(receipt)
+        return own
+    table = PageTable(cache, receipt, [*match.pages, *own])
+    copy = PageCopy(match.partial.page, own[0], match.partial.num_tokens) if match.partial else None
+    return Opening(table, match.num_usable_tokens, copy)

@@ -1,0 +1,464 @@
+"""Which prefixes are stored: one compressed tree of whole pages for each namespace.
+
+Decides what matches, where nodes split, what is locked, and gives up pages in the eviction order's sequence.
+Keeps these invariants: no edge is empty; a node's children differ in their first page; a node's ``lock_ref`` is
+the number of live receipts at it or below it, so that a parent is locked whenever a child is; the tree grows below
+locked nodes only; ``num_evictable + num_protected`` is the number of pages stored.
+
+::
+
+    Root ── [page page page] ─┬─ [page page]      children are keyed by their first page's bytes
+                              ├─ [page] ── [tail   a tail is one page filled in part, always a leaf, never locked
+                              └─ [tail
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from sapwood_engine.core.eviction import EvictionOrder, Pins
+from sapwood_engine.core.page_allocator import PageAllocator
+from sapwood_engine.core.radix_node import (
+    TOKEN_BYTES,
+    NO_CHILDREN,
+    ChildIndex,
+    Node,
+    Root,
+    TokenKey,
+    common_prefix_bytes,
+)
+from sapwood_engine.core.request import Namespace
+
+_SCAN_CHILDREN = 4
+"""Up to so many children are looked at one by one; more get a `ChildIndex`."""
+
+
+class Receipt:
+    """A lock on every node from ``node`` to its root; given back exactly once."""
+
+    __slots__ = ("node", "released", "root")
+
+    def __init__(self, node: Node, root: Root) -> None:
+        self.node = node
+        self.root = root
+        self.released = False
+
+    @property
+    def num_pages(self) -> int:
+        """Whole pages locked: so many leading entries of the holder's page table are the tree's."""
+        return self.node.end
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Where a walk ended: at ``path``, root excluded, of whose last node only ``taken`` bytes of the edge matched."""
+
+    path: list[Node]
+    taken: int
+    num_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """What an insert made of page indices ``first`` (where the old receipt ended) and on."""
+
+    first: int
+    pages: tuple[int, ...]
+    """The tree's pages at these indices now."""
+    duplicates: tuple[int, ...]
+    """Pages of the caller that the tree did not need; still the caller's."""
+    receipt: Receipt
+
+
+class RadixTree:
+    """Nodes, locks and stored pages. Moves pages in ``allocator`` as they enter and leave the tree."""
+
+    def __init__(
+        self, *, page_size: int, allocator: PageAllocator, order: EvictionOrder, partial_pages: bool
+    ) -> None:
+        self.roots: dict[Namespace, Root] = {}
+        self.flushed_roots: list[Root] = []
+        """Roots out of reach that somebody still holds a receipt of."""
+        self.order = order
+        self.page_bytes = page_size * TOKEN_BYTES
+        self.num_evictable = 0
+        self.num_protected = 0
+        self.num_nodes = 0
+        self.num_locked_nodes = 0
+        self.num_receipts = 0
+        self._allocator = allocator
+        self._partial_pages = partial_pages and page_size > 1
+        self._tick = 0
+        self._pins = Pins()
+
+    # --- looking up
+
+    def find(self, root: Root, key: TokenKey, num_bytes: int) -> Found:
+        """Walk down from ``root`` along the whole pages of the first ``num_bytes`` of ``key``; mutates nothing."""
+        size = self.page_bytes
+        end = num_bytes - num_bytes % size
+        path: list[Node] = []
+        position = 0
+        children = root.children
+        while position < end:
+            child = children.get(key[position : position + size])
+            if child is None:
+                break
+            path.append(child)
+            length = child.num_pages * size
+            stop = position + length
+            # The dictionary has compared the first page already. An edge whose end was evicted takes the slow way.
+            if length != size and (stop > end or not key.startswith(child.edge, position)):
+                taken = common_prefix_bytes(key, position, child.edge, min(length, end - position))
+                taken -= taken % size
+                if taken < length:
+                    return Found(path, taken, position + taken)
+            position = stop
+            children = child.children
+        return Found(path, path[-1].num_bytes if path else 0, position)
+
+    def next_page(self, root: Root, found: Found, key: TokenKey, num_bytes: int) -> tuple[int, int] | None:
+        """Return the stored page that shares most tokens with what ``found`` left of ``key[:num_bytes]``.
+
+        As ``(page, num_tokens)``, None when no page shares any. Changes nothing that could be seen.
+        """
+        at = found.num_bytes
+        if not self._partial_pages or at >= num_bytes:
+            return None
+        rest = key[at : min(num_bytes, at + self.page_bytes)]
+        node = found.path[-1] if found.path else root
+        if found.taken < node.num_bytes:
+            edge = node.edge[found.taken : found.taken + self.page_bytes]
+            shared = common_prefix_bytes(rest, 0, edge, len(rest))
+            page = node.pages[found.taken // self.page_bytes]
+        else:
+            closest = _closest_child(node, rest)
+            if closest is None:
+                return None
+            child, shared = closest
+            page = child.pages[0]
+        num_tokens = shared // TOKEN_BYTES
+        return (page, num_tokens) if num_tokens else None
+
+    def use(self, root: Root, found: Found) -> tuple[Node, tuple[int, ...]]:
+        """Record that a request uses ``found``: split its last node where the match ended, touch the path.
+
+        Returns the deepest matched node and the pages of the path, root first. ``found`` is of no use afterwards.
+        """
+        path = found.path
+        if not path:
+            return root, ()
+        self._tick += 1
+        tick = self._tick
+        node = path[-1]
+        if found.taken < node.num_bytes:
+            path[-1] = node = self._split(node, found.taken)
+        pages: list[int] = []
+        for step in path:
+            step.tick = tick
+            step.hits += 1
+            pages += step.live_pages()
+        self.order.touch(node)
+        return node, node.live_pages() if len(path) == 1 else tuple(pages)
+
+    # --- locking
+
+    def lock(self, node: Node) -> Receipt:
+        """Lock ``node`` and everything above it. A root that is not in the tree (yet, or any more) is put there."""
+        if isinstance(node, Root):
+            root = self.roots.setdefault(node.namespace, node)
+            root.lock_ref += 1
+            self.num_receipts += 1
+            return Receipt(root, root)
+        at = node
+        while at.parent is not None:
+            self._lock_one(at)
+            at = at.parent
+        assert isinstance(at, Root), "the matched node left the tree before it was locked"
+        at.lock_ref += 1
+        self.num_receipts += 1
+        return Receipt(node, at)
+
+    def unlock(self, receipt: Receipt) -> None:
+        """Give ``receipt`` back. What nobody else locks becomes evictable, as if used now; if the namespace was
+        flushed meanwhile, it leaves the tree instead."""
+        self._spend(receipt)
+        self._tick += 1
+        root = receipt.root
+        at = receipt.node
+        while at.parent is not None:
+            parent = at.parent
+            assert at.lock_ref > 0, (
+                f"unlocking a node of pages {at.start}–{at.end} that has {at.lock_ref} locks"
+            )
+            at.lock_ref -= 1
+            if at.lock_ref == 0:
+                at.tick = self._tick
+                self._count_locked(at, -1)
+                self.order.admit(at)
+                if root.flushed:
+                    self._remove(at)
+            at = parent
+        assert root.lock_ref > 0, f"unlocking a root that has {root.lock_ref} locks"
+        root.lock_ref -= 1
+        self._prune(root)
+
+    # --- growing
+
+    def insert(self, receipt: Receipt, key: TokenKey, pages: Sequence[int], *, priority: int) -> Growth:
+        """Store the whole pages of ``key`` below ``receipt``, which locks a prefix of them already.
+
+        Where the tree has a page already, the caller's is a duplicate. ``receipt`` is spent; the growth's locks
+        everything inserted. Costs O(pages beyond the old receipt).
+        """
+        size = self.page_bytes
+        node = receipt.node
+        first = at = node.end
+        num_pages = len(key) // size
+        assert first <= num_pages <= len(pages), (
+            f"{first} pages locked, {num_pages} in the key, {len(pages)} given"
+        )
+        assert first == 0 or node.pages[node.num_pages - 1] == pages[first - 1], (
+            f"page {pages[first - 1]} of the caller's table is not page {node.pages[node.num_pages - 1]} that its receipt locks"
+        )
+        self._spend(receipt)
+        self._tick += 1
+        kept: list[int] = []
+        duplicates: list[int] = []
+        while at < num_pages:
+            child = node.children.get(key[at * size : (at + 1) * size])
+            if child is None:
+                mine = tuple(pages[at:num_pages])
+                child = self._attach(node, key[at * size : num_pages * size], mine, priority=priority)
+            else:
+                limit = min(child.num_pages, num_pages - at) * size
+                taken = common_prefix_bytes(key, at * size, child.edge, limit) // size * size
+                if taken < child.num_bytes:
+                    child = self._split(child, taken)
+                duplicates += pages[at : child.end]
+            self._lock_one(child)
+            child.tick = self._tick
+            kept += child.live_pages()
+            node = child
+            at = node.end
+        _raise_priority(node, priority)
+        self.num_receipts += 1
+        return Growth(first, tuple(kept), tuple(duplicates), Receipt(node, receipt.root))
+
+    def insert_tail(self, receipt: Receipt, rest: bytes, page: int, *, priority: int, expires: int) -> bool:
+        """Store ``page``, whose first slots hold ``rest``, below ``receipt``; False when there is no use for it.
+
+        ``rest`` is shorter than a page and longer than nothing.
+        """
+        if not self._partial_pages:
+            return False
+        self._tick += 1
+        node = receipt.node
+        closest = _closest_child(node, rest)
+        if closest is not None and closest[1] == len(rest):
+            child = closest[0]
+            if child.num_pages > 1:
+                child = self._split(child, self.page_bytes)
+            child.tick = self._tick
+            self.pin(child, expires)
+            self.order.touch(child)
+            return False
+        self._attach(node, rest, (page,), priority=priority, expires=expires)
+        return True
+
+    def pin(self, node: Node, expires: int) -> None:
+        """Let ``node`` and all above it expire at tick ``expires`` or later."""
+        while node.parent is not None and node.expires < expires:
+            node.expires = expires
+            self._pins.add(node)
+            node = node.parent
+
+    # --- shrinking
+
+    def evict(self, num_pages: int) -> int:
+        """Give up ``num_pages`` pages from the ends of leaves in the order's sequence, fewer if fewer are evictable.
+
+        Returns the number of tokens given up.
+        """
+        dropped: list[int] = []
+        num_bytes = 0
+        while len(dropped) < num_pages and (victim := self.order.victim()) is not None:
+            self.order.evicted(victim)
+            num_kept = victim.num_pages - (num_pages - len(dropped))
+            if num_kept <= 0:
+                dropped += victim.live_pages()
+                num_bytes += victim.num_bytes
+                self._detach(victim)
+            else:
+                gone = victim.cut(num_kept)
+                dropped += gone
+                num_bytes += len(gone) * self.page_bytes
+                self.num_evictable -= len(gone)
+        self._allocator.drop(dropped)
+        return num_bytes // TOKEN_BYTES
+
+    def expire(self, now: int) -> int:
+        """End the pins whose tick is not after ``now`` and give up what they held, unless it is in use.
+
+        A node that is locked, or has children that were never pinned, merely loses its pin. Returns the tokens.
+        """
+        num_bytes = 0
+        for node in self._pins.lapsed(now):
+            if not node.lock_ref and not node.children:
+                num_bytes += node.num_bytes
+                self._remove(node)
+        return num_bytes // TOKEN_BYTES
+
+    def flush(self, root: Root) -> int:
+        """Put ``root`` out of reach and give up all that is unlocked below it. Returns the tokens given up."""
+        del self.roots[root.namespace]
+        root.flushed = True
+        self.flushed_roots.append(root)
+        root.lock_ref += 1  # kept while its children go
+        num_bytes = 0
+        for node in reversed(list(iter_nodes(root))):
+            if node.lock_ref == 0:
+                num_bytes += node.num_bytes
+                self._remove(node)
+        root.lock_ref -= 1
+        self._prune(root)
+        return num_bytes // TOKEN_BYTES
+
+    # --- the steps that these are made of
+
+    def _attach(
+        self, parent: Node, edge: bytes, pages: tuple[int, ...], *, priority: int, expires: int = 0
+    ) -> Node:
+        """Add an unlocked leaf below ``parent``; a tail that it begins with has nothing of its own left and goes."""
+        key = edge[: self.page_bytes]
+        if self._partial_pages and (closest := _closest_child(parent, key)) is not None:
+            child, shared = closest
+            if shared == child.num_bytes:
+                self._remove(child)
+        node = Node(parent=parent, edge=edge, key=key, pages=pages, start=parent.end)
+        node.tick = node.created = self._tick
+        node.priority = priority
+        self.pin(node, expires)
+        if parent.children is NO_CHILDREN:
+            parent.children = {}
+        parent.children[key] = node
+        if parent.index is not None:
+            parent.index.add(key, parent.children)
+        self._allocator.store(pages)
+        self.num_evictable += len(pages)
+        self.num_nodes += 1
+        self.order.admit(node)
+        return node
+
+    def _split(self, node: Node, num_bytes: int) -> Node:
+        """Move the first ``num_bytes`` of ``node``'s edge to a new parent and return that.
+
+        ``node`` stays the lower part, so that receipts on it go on covering what they covered.
+        """
+        num_pages = num_bytes // self.page_bytes
+        assert 0 < num_pages < node.num_pages, f"split of {node.num_pages} pages at {num_pages}"
+        parent = node.parent
+        assert parent is not None, "split of a root or of a node that left the tree"
+        upper = Node(
+            parent=parent, edge=node.edge[:num_bytes], key=node.key, pages=node.pages[:num_pages], start=node.start
+        )
+        upper.lock_ref = node.lock_ref
+        upper.tick, upper.created, upper.hits = node.tick, node.created, node.hits
+        upper.priority, upper.expires = node.priority, node.expires
+        parent.children[upper.key] = upper
+        node.edge = node.edge[num_bytes : node.num_bytes]
+        node.pages = node.pages[num_pages : node.num_pages]
+        node.num_pages -= num_pages
+        node.key = node.edge[: self.page_bytes]
+        node.start = upper.end
+        node.parent = upper
+        upper.children = {node.key: node}
+        self.num_nodes += 1
+        if upper.lock_ref:
+            self.num_locked_nodes += 1
+        else:
+            self.order.split(upper, node)
+        if upper.expires:
+            self._pins.add(upper)
+        return upper
+
+    def _remove(self, node: Node) -> None:
+        """Take an unlocked leaf out of the tree and free its pages."""
+        self._detach(node)
+        self._allocator.drop(node.live_pages())
+
+    def _detach(self, node: Node) -> None:
+        parent = node.parent
+        assert parent is not None and not node.lock_ref and not node.children, (
+            "removing a node that is in use"
+        )
+        self.order.withdraw(node)
+        del parent.children[node.key]
+        node.parent = None
+        self.num_nodes -= 1
+        self.num_evictable -= node.num_pages
+        if not parent.children:
+            if isinstance(parent, Root):
+                self._prune(parent)
+            elif not parent.lock_ref:
+                self.order.became_leaf(parent)
+
+    def _prune(self, root: Root) -> None:
+        """Forget a root that holds nothing: one is made for every new namespace, salted ones included."""
+        if root.children or root.lock_ref:
+            return
+        if root.flushed:
+            self.flushed_roots.remove(root)
+        else:
+            del self.roots[root.namespace]
+
+    def _lock_one(self, node: Node) -> None:
+        if node.lock_ref == 0:
+            self.order.withdraw(node)
+            self._count_locked(node, 1)
+        node.lock_ref += 1
+
+    def _count_locked(self, node: Node, sign: int) -> None:
+        self.num_locked_nodes += sign
+        self.num_protected += sign * node.num_pages
+        self.num_evictable -= sign * node.num_pages
+
+    def _spend(self, receipt: Receipt) -> None:
+        assert not receipt.released, "this receipt has been released already"
+        receipt.released = True
+        self.num_receipts -= 1
+
+
+def iter_nodes(root: Root) -> Iterator[Node]:
+    """Yield every node below ``root``, parents before children."""
+    pending: list[Node] = [root]
+    while pending:
+        node = pending.pop()
+        for child in node.children.values():
+            yield child
+            pending.append(child)
+
+
+def _closest_child(node: Node, rest: bytes) -> tuple[Node, int] | None:
+    """Return the child of ``node`` whose first page shares most bytes with ``rest``, and how many.
+
+    Of several the first in order; None if there are no children.
+    """
+    children = node.children
+    if not children:
+        return None
+    candidates: Iterable[bytes] = children
+    if len(children) > _SCAN_CHILDREN:
+        if node.index is None:
+            node.index = ChildIndex(children)
+        candidates = node.index.neighbours(rest, children)
+    unshared, key = min((-common_prefix_bytes(rest, 0, key, len(rest)), key) for key in candidates)
+    return children[key], -unshared
+
+
+def _raise_priority(node: Node, priority: int) -> None:
+    """Let ``node`` and all above it have ``priority`` at least; ancestors never have less than their descendants."""
+    while node.parent is not None and node.priority < priority:
+        node.priority = priority
+        node = node.parent

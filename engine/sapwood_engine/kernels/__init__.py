@@ -1,0 +1,1 @@
+"""Tensors in, tensors out: attention over pages, sampling. No requests, no scheduling."""

@@ -1,0 +1,1 @@
+"""Attention over paged KV: one protocol, several backends, one conformance suite."""

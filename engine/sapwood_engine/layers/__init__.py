@@ -1,0 +1,1 @@
+"""Building blocks of a decoder, on torch tensors: linear, norm, rotary embedding, MLP, attention."""

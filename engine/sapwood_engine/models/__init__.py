@@ -1,0 +1,1 @@
+"""Models as composition: one short file a family, over `layers`."""

@@ -1,0 +1,1 @@
+"""Device shell: memory, tensors and the executor that runs steps. Knows nothing of HTTP or requests."""

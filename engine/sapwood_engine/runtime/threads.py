@@ -1,0 +1,31 @@
+"""How many compute threads to use: more than the cores that this process may use only get in each other's way."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+import psutil
+
+
+def default_num_threads(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
+    """Return the physical cores, cut to the affinity of this process and to its control group's quota; at least 1."""
+    physical = psutil.cpu_count(logical=False) or os.cpu_count() or 1
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else physical
+    return max(1, math.ceil(min(physical, allowed, _quota(cgroup))))
+
+
+def _quota(cgroup: Path) -> float:
+    """Processors' worth of time that the control group grants; infinite where it does not say."""
+    try:
+        quota, period = (cgroup / "cpu.max").read_text().split()
+        return math.inf if quota == "max" else int(quota) / int(period)
+    except (OSError, ValueError):
+        pass
+    try:
+        quota = (cgroup / "cpu/cpu.cfs_quota_us").read_text()
+        period = (cgroup / "cpu/cpu.cfs_period_us").read_text()
+        return int(quota) / int(period) if int(quota) > 0 else math.inf
+    except (OSError, ValueError):
+        return math.inf

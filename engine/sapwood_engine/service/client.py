@@ -1,0 +1,436 @@
+"""The engine as the API sees it: text deltas of one call, from token deltas of many requests.
+
+Invariants: every choice that was submitted ends with a finish from the worker or is aborted by its exact
+id, however its caller leaves; when the worker dies every open stream gets `WorkerDied`. Only the event
+loop's thread comes here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import math
+import random
+import time
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from sapwood_contract.http import EngineState, LoadSnapshot
+from sapwood_engine.core.ports import Capacity
+from sapwood_engine.core.request import Namespace, Request, RequestId
+from sapwood_engine.errors import (
+    ContextLengthExceeded,
+    Draining,
+    GenerationFailed,
+    InvalidField,
+    Overloaded,
+    RequestError,
+    SapwoodError,
+    WorkerDied,
+)
+from sapwood_engine.service.generation import ChoiceText, Generation, TextDelta, TokenInfo
+from sapwood_engine.service.ipc import HttpChannel
+from sapwood_engine.service.messages import (
+    Abort,
+    AdminCall,
+    AdminReply,
+    Delta,
+    Fatal,
+    FromWorker,
+    Progress,
+    Ready,
+    Refused,
+    Submit,
+    TokenBatch,
+)
+from sapwood_engine.service.metrics import EngineMetrics, RequestTimes
+from sapwood_engine.service.tokenizer import Tokenizer
+
+__all__ = ["EngineClient", "Generation", "TextDelta", "TokenInfo"]
+
+AdminAction = Literal["cache", "flush", "check"]
+
+_SEED_VALUES = 1 << 63
+_RETRY_WHILE_LOADING_SECONDS = 5
+_MOST_RETRY_SECONDS = 60
+
+
+@dataclass(slots=True)
+class _Stream:
+    """One call being answered."""
+
+    generation: Generation
+    queue: asyncio.Queue[TextDelta | SapwoodError] = field(default_factory=asyncio.Queue)
+    num_cached_tokens: int | None = None
+
+
+@dataclass(slots=True)
+class _Choice:
+    """One engine request of a call."""
+
+    engine_id: RequestId
+    index: int
+    stream: _Stream
+    text: ChoiceText
+    times: RequestTimes
+
+
+class EngineClient:
+    """One served model."""
+
+    def __init__(
+        self,
+        channel: HttpChannel,
+        *,
+        model_name: str,
+        max_queued: int,
+        drain_seconds: float,
+        seed: int | None = None,
+        on_progress: Callable[[Progress], None] | None = None,
+    ) -> None:
+        """``seed``: of the seeds drawn for requests that bring none; None takes one from the system."""
+        self.model_name = model_name
+        self.created = int(time.time())
+        self.capacity: Capacity | None = None
+        self.facts: dict[str, str] = {}
+        self.load = LoadSnapshot()
+        self.metrics = EngineMetrics(model_name)
+        self._channel = channel
+        self._model_revision = ""
+        self._max_queued = max_queued
+        self._drain_seconds = drain_seconds
+        self._on_progress = on_progress
+        self._seeds = random.Random(seed)
+        self._state: EngineState = "loading"
+        self._tokenizer: Tokenizer | None = None
+        self._choices: dict[str, _Choice] = {}
+        self._admin_calls: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._serials = itertools.count()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._ready = asyncio.Event()
+        self._dead: WorkerDied | None = None
+        self._fatal: str | None = None
+
+    # --- state
+
+    @property
+    def state(self) -> EngineState:
+        """Where the engine is in its life; ``ready`` means that requests are taken."""
+        return self._state
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer; raises `Draining` while it is not yet loaded."""
+        if self._tokenizer is None:
+            raise Draining(retry_after_seconds=_RETRY_WHILE_LOADING_SECONDS)
+        return self._tokenizer
+
+    def checkpoint_found(self, model_revision: str, tokenizer: Tokenizer) -> None:
+        """Called once, when the checkpoint is found and its tokenizer loaded."""
+        self._model_revision = model_revision
+        self._tokenizer = tokenizer
+        self._become_ready()
+
+    async def wait_until_ready(self) -> None:
+        """Return once requests are taken; raises `WorkerDied` when the worker ends first."""
+        await self._ready.wait()
+        if self._dead is not None:
+            raise self._dead
+
+    @property
+    def fatal_message(self) -> str | None:
+        """Why the worker said that it must end, if it did."""
+        return self._fatal
+
+    # --- answering
+
+    async def generate(self, generation: Generation) -> AsyncGenerator[TextDelta, None]:
+        """Yield the deltas of all choices, interleaved; each choice ends with exactly one
+        ``finish_reason``.
+
+        Closing it early aborts every choice that still runs. Raises before the first delta: `RequestError`
+        of the kind that fits. At any time: `WorkerDied`, or `GenerationFailed` when a choice ended without
+        an answer.
+        """
+        self._check(generation)
+        stream = _Stream(generation)
+        choices = self._submit(stream)
+        num_open = len(choices)
+        try:
+            while num_open:
+                delta = await stream.queue.get()
+                if isinstance(delta, SapwoodError):
+                    raise delta
+                num_open -= delta.finish_reason is not None
+                yield delta
+        finally:
+            for choice in choices:
+                self._abandon(choice)
+
+    def _check(self, generation: Generation) -> None:
+        if self._dead is not None:
+            raise self._dead
+        if self._state != "ready" or self.capacity is None:
+            raise Draining(retry_after_seconds=self._retry_after_not_ready())
+        capacity = self.capacity
+        num_prompt, max_tokens = len(generation.prompt_ids), generation.stop.max_tokens
+        if num_prompt == 0:
+            raise InvalidField("prompt", "", "it has no tokens; give at least one")
+        if num_prompt + max_tokens > capacity.max_context_tokens:
+            raise ContextLengthExceeded(
+                prompt_tokens=num_prompt, max_tokens=max_tokens, limit_tokens=capacity.max_context_tokens
+            )
+        named_ids = {
+            "prompt": generation.prompt_ids,
+            "logit_bias": [token_id for token_id, _ in generation.sampling.logit_bias],
+            "stop_token_ids": generation.stop.stop_token_ids,
+        }
+        for name, ids in named_ids.items():
+            if ids and not 0 <= min(ids) <= max(ids) < capacity.vocab_size:
+                outside = next(i for i in ids if not 0 <= i < capacity.vocab_size)
+                raise InvalidField(name, outside, f"token ids go from 0 to {capacity.vocab_size - 1}")
+
+    def _retry_after_not_ready(self) -> int:
+        return (
+            math.ceil(self._drain_seconds) or 1 if self._state == "draining" else _RETRY_WHILE_LOADING_SECONDS
+        )
+
+    def _submit(self, stream: _Stream) -> list[_Choice]:
+        generation = stream.generation
+        seed = self._seeds.randrange(_SEED_VALUES) if generation.seed is None else generation.seed
+        serial = next(self._serials)
+        namespace = replace(generation.namespace, model_revision=self._model_revision)
+        choices = []
+        for index in range(generation.n):
+            engine_id = RequestId(f"{generation.request_id}#{serial}.{index}")
+            times = RequestTimes(arrived=time.monotonic(), num_prompt_tokens=len(generation.prompt_ids))
+            choices.append(_Choice(engine_id, index, stream, ChoiceText(generation, self.tokenizer), times))
+            self._choices[engine_id] = choices[-1]
+            self._idle.clear()
+            request = _request(generation, namespace, engine_id, (seed + index) % _SEED_VALUES)
+            try:
+                self._channel.send(Submit(request))
+            except WorkerDied:
+                for choice in choices:
+                    self._abandon(choice)
+                raise
+        return choices
+
+    def _abandon(self, choice: _Choice) -> None:
+        """Nobody waits for this choice any more: tell the worker, unless it has ended."""
+        if self._forget(choice):
+            self.metrics.ended(choice.times, "abort", now=time.monotonic())
+            self._tell_abort(choice)
+
+    def _tell_abort(self, choice: _Choice) -> None:
+        if self._dead is None:
+            # That the worker is gone is told to every stream by `worker_ended`.
+            with contextlib.suppress(WorkerDied):
+                self._channel.send(Abort(choice.engine_id))
+
+    def _forget(self, choice: _Choice) -> bool:
+        known = self._choices.pop(choice.engine_id, None) is not None
+        if not self._choices:
+            self._idle.set()
+        return known
+
+    # --- what the worker says
+
+    def receive(self, message: FromWorker) -> None:
+        """Take in one message of the worker."""
+        match message:
+            case TokenBatch():
+                self._receive_batch(message)
+            case Refused():
+                self._receive_refused(message)
+            case AdminReply():
+                self._receive_reply(message)
+            case Progress():
+                if message.phase in ("compile", "warm"):
+                    self._set_state("warming")
+                if self._on_progress is not None:
+                    self._on_progress(message)
+            case Ready():
+                self.capacity, self.facts = message.capacity, message.facts
+                self.metrics.started(message.startup_seconds, message.facts)
+                self._become_ready()
+            case Fatal():
+                self._fatal = message.message
+
+    def worker_ended(self, exit_code: int | None) -> None:
+        """The worker process is gone: every open stream and admin call ends with `WorkerDied`."""
+        self._dead = WorkerDied(exit_code)
+        for choice in list(self._choices.values()):
+            self._fail(choice, WorkerDied(exit_code), "error")
+        for future in self._admin_calls.values():
+            if not future.done():
+                future.set_exception(WorkerDied(exit_code))
+        self._ready.set()
+
+    def _receive_batch(self, batch: TokenBatch) -> None:
+        self.load = batch.load
+        self.metrics.observe(batch)
+        for admitted in batch.admitted:
+            choice = self._choices.get(admitted.request_id)
+            if choice is not None and not admitted.resumed:
+                choice.times.queue_seconds = admitted.queue_seconds
+        for delta in batch.deltas:
+            choice = self._choices.get(delta.request_id)
+            if choice is not None:  # else its caller has left, or a stop string ended it
+                self._deliver(choice, delta)
+
+    def _deliver(self, choice: _Choice, delta: Delta) -> None:
+        stream = choice.stream
+        generation = stream.generation
+        if delta.num_cached_tokens is not None:
+            # Siblings find what the first of them computed: the caller is told what was there before the
+            # call.
+            known = stream.num_cached_tokens
+            stream.num_cached_tokens = min(
+                delta.num_cached_tokens, delta.num_cached_tokens if known is None else known
+            )
+        num_cached = stream.num_cached_tokens or 0
+        now = time.monotonic()
+        pushed = choice.text.push(delta)
+        choice.times.detokenize_seconds += time.monotonic() - now
+        self.metrics.tokens(choice.times, pushed.num_tokens, num_cached_tokens=num_cached, now=now)
+        finish = pushed.finish
+        stream.queue.put_nowait(
+            TextDelta(
+                index=choice.index,
+                text=pushed.text,
+                token_ids=tuple(delta.token_ids[: pushed.num_tokens]),
+                logprobs=tuple(map(choice.text.describe, delta.logprobs[: pushed.num_tokens])),
+                finish_reason=finish if finish == "stop" or finish == "length" else None,
+                stop_reason=pushed.stop_reason,
+                num_prompt_tokens=len(generation.prompt_ids),
+                num_cached_tokens=num_cached,
+                num_output_tokens=choice.text.num_output_tokens,
+                prompt_logprobs=_prompt_logprobs(choice, delta),
+            )
+        )
+        if finish == "abort" or finish == "error":
+            self._fail(choice, _failure(delta), finish)
+        elif finish is not None:
+            self._forget(choice)
+            self.metrics.ended(choice.times, finish, now=now)
+            if delta.finish is None:
+                self._tell_abort(choice)
+
+    def _fail(self, choice: _Choice, error: SapwoodError, reason: Literal["abort", "error"]) -> None:
+        if self._forget(choice):
+            self.metrics.ended(choice.times, reason, now=time.monotonic())
+            choice.stream.queue.put_nowait(error)
+
+    def _receive_refused(self, refused: Refused) -> None:
+        choice = self._choices.get(refused.request_id)
+        if choice is not None and self._forget(choice):
+            choice.stream.queue.put_nowait(self._refusal(refused))
+
+    def _refusal(self, refused: Refused) -> SapwoodError:
+        if refused.reason == "queue_full":
+            return Overloaded(
+                num_queued=self.load.num_waiting,
+                limit=self._max_queued,
+                retry_after_seconds=self._retry_after_full(),
+            )
+        error = RequestError(refused.message)
+        error.code = "context_length_exceeded" if refused.reason == "never_fits" else "invalid_value"
+        return error
+
+    def _retry_after_full(self) -> int:
+        """Seconds until, at the pace of late, half of the queue will have been served."""
+        running = max(1, self.load.num_running)
+        seconds = self.metrics.recent_duration_seconds * self.load.num_waiting / running / 2
+        return min(_MOST_RETRY_SECONDS, max(1, math.ceil(seconds)))
+
+    def _receive_reply(self, reply: AdminReply) -> None:
+        future = self._admin_calls.pop(reply.call_id, None)
+        if future is None or future.done():
+            return
+        if reply.error is not None:
+            future.set_exception(SapwoodError(reply.error))
+        else:
+            future.set_result(reply.result)
+
+    def _become_ready(self) -> None:
+        if (
+            self._state in ("loading", "warming")
+            and self.capacity is not None
+            and self._tokenizer is not None
+        ):
+            self._set_state("ready")
+            self._ready.set()
+
+    def _set_state(self, state: EngineState) -> None:
+        self._state = state
+        self.metrics.set_state(state)
+
+    # --- for operators
+
+    async def admin(self, action: AdminAction, **arguments: Any) -> dict[str, Any]:
+        """Ask the worker and return its answer; `WorkerDied`, `Draining` while it loads, `SapwoodError`
+        as it says.
+        """
+        if self._dead is not None:
+            raise self._dead
+        if self.capacity is None:
+            raise Draining(retry_after_seconds=_RETRY_WHILE_LOADING_SECONDS)
+        call_id = next(self._serials)
+        future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self._admin_calls[call_id] = future
+        try:
+            self._channel.send(AdminCall(call_id, action, arguments))
+            return await future
+        finally:
+            self._admin_calls.pop(call_id, None)
+
+    async def abort(self, request_id: str) -> int:
+        """Tell every running choice of the calls named ``request_id`` to stop; return how many there were."""
+        choices = [c for c in self._choices.values() if c.stream.generation.request_id == request_id]
+        for choice in choices:
+            self._tell_abort(choice)
+        return len(choices)
+
+    async def drain(self, deadline_seconds: float) -> None:
+        """Take no new requests; return when the running ones have ended, at the deadline by force."""
+        self._set_state("draining")
+        try:
+            async with asyncio.timeout(deadline_seconds):
+                await self._idle.wait()
+        except TimeoutError:
+            error = GenerationFailed("The engine shuts down; this answer is incomplete.", reason="abort")
+            for choice in list(self._choices.values()):
+                self._tell_abort(choice)
+                self._fail(choice, error, "abort")
+
+    def render_metrics(self) -> bytes:
+        """Return the metrics in Prometheus' text format."""
+        return self.metrics.render()
+
+
+def _request(generation: Generation, namespace: Namespace, engine_id: RequestId, seed: int) -> Request:
+    return Request(
+        request_id=engine_id,
+        namespace=namespace,
+        prompt_ids=generation.prompt_ids,
+        sampling=replace(generation.sampling, seed=seed),
+        stop=generation.stop,
+        priority=generation.priority,
+        routing_key=generation.routing_key,
+    )
+
+
+def _prompt_logprobs(choice: _Choice, delta: Delta) -> tuple[TokenInfo | None, ...] | None:
+    if delta.prompt_logprobs is None:
+        return None
+    return (None, *map(choice.text.describe, delta.prompt_logprobs))
+
+
+def _failure(delta: Delta) -> GenerationFailed:
+    if delta.finish == "abort":
+        return GenerationFailed("The answer was aborted before its end.", reason="abort")
+    return GenerationFailed(delta.error or "The engine could not finish this answer.")

@@ -1,0 +1,88 @@
+"""What the person at the terminal sees: how the start goes on, then what is served and how to try it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from typing import TextIO
+
+from sapwood_engine.core.ports import Capacity
+from sapwood_engine.service.messages import Progress
+
+_CLEAR_LINE = "\r\x1b[K"
+_LABEL_WIDTH = 16
+
+
+class Console:
+    """Writes to one stream; on a terminal progress stays on one line, elsewhere each new phase is a line."""
+
+    def __init__(self, stream: TextIO = sys.stdout) -> None:
+        self._stream = stream
+        self._on_terminal = stream.isatty()
+        self._last = ""
+
+    def progress(self, progress: Progress) -> None:
+        """Say how the start goes on."""
+        line = f"{progress.phase}: {progress.detail}"
+        if self._on_terminal:
+            share = "" if progress.fraction is None else f" {progress.fraction:4.0%}"
+            self._write(f"{_CLEAR_LINE}{line}{share}")
+        elif line != self._last:
+            self._write(line + "\n")
+        self._last = line
+
+    def ready(self, card: str) -> None:
+        """Show the ready card, in place of the progress."""
+        self._write((_CLEAR_LINE if self._on_terminal else "") + card + "\n")
+
+    def error(self, message: str) -> None:
+        """Say in one line why the program ends, on stderr."""
+        if self._on_terminal and self._last:
+            self._write("\n")
+        print(f"sapwood: {message}", file=sys.stderr, flush=True)
+
+    def _write(self, text: str) -> None:
+        self._stream.write(text)
+        self._stream.flush()
+
+
+def ready_card(
+    *,
+    model: str,
+    api_url: str,
+    admin_url: str,
+    capacity: Capacity,
+    facts: Mapping[str, str],
+    seconds: float,
+    chat: bool,
+    needs_key: bool,
+) -> str:
+    """Return what a person needs to know of an engine that serves, and a command to try it."""
+    kv_tokens = capacity.num_pages * capacity.page_size
+    lines = {
+        "address": f"{api_url}/v1",
+        "admin": admin_url,
+        "model": model,
+        "KV cache": f"{kv_tokens:,} tokens in pages of {capacity.page_size}",
+        "context length": f"{capacity.max_context_tokens:,} tokens",
+        **facts,
+        "try": _example(model, api_url, chat=chat, needs_key=needs_key),
+    }
+    table = (f"  {label:<{_LABEL_WIDTH}}{value}" for label, value in lines.items())
+    return "\n".join([f"Sapwood is ready after {seconds:.1f} s", *table])
+
+
+def _example(model: str, api_url: str, *, chat: bool, needs_key: bool) -> str:
+    key = " -H 'authorization: Bearer <key>'" if needs_key else ""
+    question = "What is the capital of France?"
+    body = (
+        {"model": model, "messages": [{"role": "user", "content": question}]}
+        if chat
+        else {
+            "model": model,
+            "prompt": "The capital of France is",
+        }
+    )
+    path = "chat/completions" if chat else "completions"
+    return f"curl {api_url}/v1/{path}{key} -H 'content-type: application/json' -d '{json.dumps(body)}'"

@@ -1,0 +1,228 @@
+"""The worker's loop: take messages, plan, launch, collect, commit, tell; one `TokenBatch` a turn.
+
+With overlap a step is planned while the one before computes, so the device never waits for a plan.
+Invariants: every submitted request is answered by a finish or a refusal; a failed step ends its requests
+and nothing else; a failed integrity check stops reuse and is counted, and the engine serves on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from sapwood_contract.http import LoadSnapshot
+from sapwood_engine.core.admission import Refused as SchedulerRefused
+from sapwood_engine.core.ports import Executor
+from sapwood_engine.core.prefix_cache import PrefixCache
+from sapwood_engine.core.request import Request, RequestId, TokenOutput
+from sapwood_engine.core.scheduler import Scheduler
+from sapwood_engine.core.step import Admitted, Evicted, PlanEvent, Preempted, StepPlan
+from sapwood_engine.errors import StepFailed
+from sapwood_engine.service.ipc import WorkerChannel
+from sapwood_engine.service.logs import logger
+from sapwood_engine.service.messages import (
+    Abort,
+    AdminCall,
+    AdminReply,
+    Delta,
+    Refused,
+    Shutdown,
+    StepStats,
+    Submit,
+    TokenBatch,
+    ToWorker,
+)
+
+_CHECK_INTERVAL_SECONDS = 30.0
+_CHECK_SHARE = 100
+"""An integrity check may take one part in this many of the time."""
+_FAULTS_LOGGED = 10
+_CACHE_NODES = 1000
+_STEP_FAILED = "A step of the model failed; this answer is incomplete."
+
+
+@dataclass(slots=True)
+class _News:
+    """What happened since the last `TokenBatch`."""
+
+    deltas: list[Delta] = field(default_factory=list)
+    events: list[PlanEvent] = field(default_factory=list)
+    step: StepStats | None = None
+    num_invariant_failures: int = 0
+
+
+class EngineLoop:
+    """Drives one scheduler and one executor; everything runs on the thread that calls `run`."""
+
+    def __init__(
+        self,
+        *,
+        scheduler: Scheduler,
+        cache: PrefixCache,
+        executor: Executor,
+        channel: WorkerChannel,
+        overlap: bool,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._scheduler = scheduler
+        self._cache = cache
+        self._executor = executor
+        self._channel = channel
+        self._clock = clock
+        self._most_in_flight = 2 if overlap else 1
+        self._in_flight: deque[StepPlan] = deque()
+        self._news = _News()
+        self._told_load: LoadSnapshot | None = None
+        self._stopping = False
+        self._check_due = clock() + _CHECK_INTERVAL_SECONDS
+        self._changed_since_check = False
+        self._log = logger(__name__)
+
+    def run(self) -> None:
+        """Serve until a `Shutdown` has come and everything submitted before it has ended."""
+        while self._scheduler.has_work() or not self._stopping:
+            if not self._scheduler.has_work():
+                self._wait_for_messages()
+            for message in self._channel.receive_ready():
+                self._take(message)
+            self._launch()
+            if self._in_flight:
+                self._collect()
+            self._tell()
+
+    # --- steps
+
+    def _launch(self) -> None:
+        while len(self._in_flight) < self._most_in_flight:
+            plan = self._scheduler.plan(self._clock())
+            if plan is None:
+                return
+            self._news.events += plan.events
+            self._in_flight.append(plan)
+            self._executor.launch(plan)
+            self._changed_since_check = True
+
+    def _collect(self) -> None:
+        plan = self._in_flight[0]
+        try:
+            result = self._executor.collect()
+        except StepFailed as error:
+            self._log.error("step failed", step_id=plan.step_id, reason=str(error), exc_info=error.__cause__)
+            for output in self._scheduler.fail(plan.step_id):
+                self._news.deltas.append(
+                    _delta(output, error=_STEP_FAILED if output.finish == "error" else None)
+                )
+        else:
+            self._news.deltas += [_delta(output) for output in self._scheduler.commit(result)]
+            self._news.step = StepStats(plan.kind, len(plan.token_ids), result.seconds)
+        self._in_flight.popleft()
+
+    def _tell(self) -> None:
+        news, load = self._news, self._scheduler.load()
+        if not (
+            news.deltas or news.events or news.step or news.num_invariant_failures or load != self._told_load
+        ):
+            return
+        self._channel.send(
+            TokenBatch(
+                deltas=news.deltas,
+                load=load,
+                step=news.step,
+                admitted=[event for event in news.events if isinstance(event, Admitted)],
+                preempted=[event for event in news.events if isinstance(event, Preempted)],
+                evicted=[event for event in news.events if isinstance(event, Evicted)],
+                num_invariant_failures=news.num_invariant_failures,
+            )
+        )
+        self._news, self._told_load = _News(), load
+
+    # --- messages
+
+    def _take(self, message: ToWorker) -> None:
+        match message:
+            case Submit(request):
+                self._submit(request)
+            case Abort(request_id):
+                output = self._scheduler.abort(RequestId(request_id))
+                if output is not None:
+                    self._news.deltas.append(_delta(output))
+            case AdminCall():
+                self._channel.send(self._answer(message))
+            case Shutdown():
+                self._stopping = True
+
+    def _submit(self, request: Request) -> None:
+        answer = self._scheduler.submit(request, self._clock())
+        if isinstance(answer, SchedulerRefused):
+            self._channel.send(Refused(request.request_id, answer.reason, answer.message))
+        elif answer.displaced is not None:
+            self._channel.send(
+                Refused(answer.displaced, "queue_full", "A request of higher priority took its place.")
+            )
+
+    def _answer(self, call: AdminCall) -> AdminReply:
+        try:
+            return AdminReply(call.call_id, self._administer(call))
+        except Exception as error:
+            self._log.exception("admin call failed", action=call.action)
+            return AdminReply(call.call_id, {}, f"{type(error).__name__}: {error}")
+
+    def _administer(self, call: AdminCall) -> dict[str, Any]:
+        match call.action:
+            case "cache":
+                tree = self._cache.snapshot(
+                    max_nodes=call.arguments.get("max_nodes", _CACHE_NODES),
+                    token_ids=call.arguments.get("token_ids", False),
+                )
+                return {"page_size": self._cache.page_size, "enabled": self._cache.enabled, **tree}
+            case "flush":
+                return {"num_tokens": self._cache.flush()}
+            case "check":
+                return {"faults": self._check()}
+
+    # --- when there is nothing to compute
+
+    def _wait_for_messages(self) -> None:
+        """Sleep until a message comes; first, if the time has come, check that the cache is as it should
+        be.
+        """
+        now = self._clock()
+        if self._changed_since_check and now >= self._check_due:
+            self._check()
+            self._tell()
+            now = self._clock()
+        # Sleeping on towards the next check, if one is wanted: an engine at rest wakes once, then sleeps
+        # for good.
+        self._channel.wait(max(0.0, self._check_due - now) if self._changed_since_check else None)
+
+    def _check(self) -> list[str]:
+        """Check every invariant; on a fault serve on, but never from the cache, which may hold wrong KV."""
+        begin = self._clock()
+        faults = self._scheduler.check_invariants()
+        self._changed_since_check = False
+        now = self._clock()
+        self._check_due = now + max(_CHECK_INTERVAL_SECONDS, _CHECK_SHARE * (now - begin))
+        if faults:
+            self._news.num_invariant_failures += 1
+            self._log.error("the cache is broken: reuse is off from now on", faults=faults[:_FAULTS_LOGGED])
+            self._cache.enabled = False
+            try:
+                self._cache.flush()
+            except AssertionError as error:
+                self._log.error("what was cached could not all be dropped", reason=str(error))
+        return faults
+
+
+def _delta(output: TokenOutput, *, error: str | None = None) -> Delta:
+    return Delta(
+        output.request_id,
+        output.token_ids,
+        output.finish,
+        output.num_cached_tokens,
+        output.logprobs,
+        output.prompt_logprobs,
+        error,
+    )

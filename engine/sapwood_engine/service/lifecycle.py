@@ -1,0 +1,150 @@
+"""The life of the HTTP process: answering probes at once, loading, serving, draining, ending.
+
+How it ends: a first SIGTERM or SIGINT drains and ends with 0, a second ends at once; a worker that dies, or
+cannot start, ends everything with 1, within seconds and after every open stream has been told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sapwood_engine.errors import SapwoodError, WorkerDied
+from sapwood_engine.service.client import EngineClient
+from sapwood_engine.service.console import Console, ready_card
+from sapwood_engine.service.http_server import HttpServer
+from sapwood_engine.service.ipc import HttpChannel
+from sapwood_engine.service.logs import logger
+from sapwood_engine.service.start import Start
+from sapwood_engine.service.supervisor import attend
+
+EXIT_DRAINED = 0
+EXIT_FAILED = 1
+EXIT_SIGNAL = 128
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_LET_GO_SECONDS = 4.0
+"""After a fault, how long the ports may take to close."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Addresses:
+    """Where the ports can be reached, for the ready card."""
+
+    api_url: str
+    admin_url: str
+    needs_key: bool
+
+
+class Lifecycle:
+    """Runs one engine; `run` is called once."""
+
+    def __init__(
+        self,
+        *,
+        client: EngineClient,
+        channel: HttpChannel,
+        start: Start,
+        servers: Sequence[HttpServer],
+        addresses: Addresses,
+        console: Console,
+        drain_seconds: float,
+        begin: float,
+    ) -> None:
+        """``begin``: the monotonic time at which the program began."""
+        self._client = client
+        self._channel = channel
+        self._start = start
+        self._servers = servers
+        self._addresses = addresses
+        self._console = console
+        self._drain_seconds = drain_seconds
+        self._begin = begin
+        self._log = logger(__name__)
+
+    async def run(self) -> int:
+        """Return the process's exit code."""
+        stop = asyncio.Event()
+        self._handle_signals(stop)
+        ports = [asyncio.create_task(server.run()) for server in self._servers]
+        engine = asyncio.create_task(self._run_engine())
+        told = asyncio.create_task(stop.wait())
+        try:
+            await asyncio.wait((engine, told), return_when=asyncio.FIRST_COMPLETED)
+            if not engine.done():
+                self._log.info("draining", deadline_seconds=self._drain_seconds)
+                drained = asyncio.create_task(self._client.drain(self._drain_seconds))
+                await asyncio.wait((engine, drained), return_when=asyncio.FIRST_COMPLETED)
+            return engine.result() if engine.done() else EXIT_DRAINED
+        finally:
+            await self._close(ports)
+            engine.cancel()
+            told.cancel()
+            await asyncio.gather(engine, told, return_exceptions=True)
+
+    async def _run_engine(self) -> int:
+        """Bring the engine up and attend to its worker; returns when the worker has ended, which is
+        always a fault.
+        """
+        start, client = self._start, self._client
+        try:
+            checkpoint = await asyncio.wrap_future(start.checkpoint)
+            worker = await asyncio.wrap_future(start.worker)
+            attending = asyncio.create_task(attend(worker, self._channel, client))
+            client.checkpoint_found(checkpoint.revision, await asyncio.wrap_future(start.tokenizer))
+            await client.wait_until_ready()
+            self._announce()
+            exit_code: int | None = await attending
+        except WorkerDied as error:
+            exit_code = error.exit_code
+        except SapwoodError as error:
+            self._console.error(str(error))
+            return EXIT_FAILED
+        self._console.error(client.fatal_message or f"the worker process ended (exit code {exit_code})")
+        return EXIT_FAILED
+
+    def _announce(self) -> None:
+        client = self._client
+        assert client.capacity is not None
+        seconds = time.monotonic() - self._begin
+        self._console.ready(
+            ready_card(
+                model=client.model_name,
+                api_url=self._addresses.api_url,
+                admin_url=self._addresses.admin_url,
+                capacity=client.capacity,
+                facts=client.facts,
+                seconds=seconds,
+                chat=client.tokenizer.has_chat_template,
+                needs_key=self._addresses.needs_key,
+            )
+        )
+        self._log.info("ready", model=client.model_name, seconds=round(seconds, 3))
+
+    def _handle_signals(self, stop: asyncio.Event) -> None:
+        def on_signal(number: signal.Signals) -> None:
+            if stop.is_set():
+                self._end_at_once(number)
+            stop.set()
+
+        for number in _SIGNALS:
+            asyncio.get_running_loop().add_signal_handler(number, on_signal, number)
+
+    def _end_at_once(self, number: signal.Signals) -> None:
+        worker = self._start.worker
+        if worker.done() and not worker.exception():
+            worker.result().kill()
+        self._channel.close()
+        os._exit(EXIT_SIGNAL + number)
+
+    async def _close(self, ports: Sequence[asyncio.Task[None]]) -> None:
+        for server in self._servers:
+            server.stop()
+        await asyncio.wait(ports, timeout=_LET_GO_SECONDS)
+        for port in ports:
+            port.cancel()
+        await asyncio.gather(*ports, return_exceptions=True)

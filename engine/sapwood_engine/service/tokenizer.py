@@ -1,0 +1,171 @@
+"""Text to token ids and back, exact to the byte.
+
+Decoding goes by bytes, never by strings: a token is a run of bytes, a character may lie across two tokens,
+and a genuine U+FFFD is three bytes like any other. Invariant: for every way of cutting a byte string into
+tokens, what `Detokenizer` delivers joined equals `Tokenizer.decode` of all ids, and both drop an incomplete
+character at the end.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tokenizers
+
+from sapwood_engine.errors import CheckpointError, InvalidField
+
+ChatTemplate = Callable[..., str]
+"""``template(messages, add_generation_prompt=…, **variables)``; raises `InvalidField` when it refuses."""
+
+_SENTENCEPIECE_SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
+_SHORTCUT_RANGES = ((0x21, 0x7E), (0xA1, 0xAC), (0xAE, 0xFF))
+"""Bytes that byte-level BPE writes as the character of the same number (GPT-2, `encoder.py`)."""
+
+
+class Tokenizer:
+    """One model's vocabulary. May be used from several threads."""
+
+    def __init__(
+        self,
+        backend: tokenizers.Tokenizer,
+        *,
+        eos_token_ids: tuple[int, ...] = (),
+        chat_template: ChatTemplate | None = None,
+    ) -> None:
+        """Raise `CheckpointError` when the vocabulary's way of writing bytes is unknown."""
+        self._backend = backend
+        self._chat_template = chat_template
+        self.eos_token_ids = eos_token_ids
+        self.vocab_size: int = backend.get_vocab_size(with_added_tokens=True)
+        added = backend.get_added_tokens_decoder()
+        self._special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
+        self._spelling = _Spelling(json.loads(backend.decoder.__getstate__()) if backend.decoder else None)
+        self._bytes = {token_id: token.content.encode() for token_id, token in added.items()}
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether `render_chat` can be used."""
+        return self._chat_template is not None
+
+    def encode(self, text: str, *, add_special_tokens: bool, field: str = "prompt") -> list[int]:
+        """Return the ids of ``text``; the text of a special token in it becomes that token, as in
+        transformers.
+
+        Raises `InvalidField` naming ``field`` for text that is not Unicode (a lone surrogate).
+        """
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidField(
+                field, text[error.start : error.end], "it is half of a surrogate pair, not a character"
+            ) from None
+        return self._backend.encode(text, add_special_tokens=add_special_tokens).ids
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """Return the text of ``ids``, without an incomplete character at its end."""
+        detokenizer = Detokenizer(self, skip_special_tokens=skip_special_tokens)
+        return detokenizer.push(ids) + detokenizer.flush()
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """Return the bytes that the token stands for; empty for an id that the vocabulary does not hold."""
+        data = self._bytes.get(token_id)
+        if data is None:
+            token = self._backend.id_to_token(token_id)
+            # Spelled out on first use: a vocabulary has 150,000 entries, a start has no time for them.
+            data = self._bytes[token_id] = b"" if token is None else self._spelling.to_bytes(token)
+        return data
+
+    def is_special(self, token_id: int) -> bool:
+        """Whether ``skip_special_tokens`` leaves the token out."""
+        return token_id in self._special_ids
+
+    @property
+    def strips_first_space(self) -> bool:
+        """Whether the space that begins a text is the tokenizer's own, as in sentencepiece."""
+        return self._spelling.strips_first_space
+
+    def render_chat(
+        self, messages: list[dict[str, Any]], *, add_generation_prompt: bool = True, **template_kwargs: Any
+    ) -> str:
+        """Return the conversation as the model's chat template writes it.
+
+        Raises `InvalidField` where the model has no template or its template refuses the messages.
+        """
+        if self._chat_template is None:
+            raise InvalidField(
+                "messages", len(messages), "this model has no chat template; use /v1/completions", code=None
+            )
+        return self._chat_template(messages, add_generation_prompt=add_generation_prompt, **template_kwargs)
+
+
+class Detokenizer:
+    """Turns one stream of ids into text, holding back only the bytes of an unfinished character."""
+
+    def __init__(
+        self, tokenizer: Tokenizer, *, skip_special_tokens: bool = True, prompt_tail_ids: Sequence[int] = ()
+    ) -> None:
+        """``prompt_tail_ids``: what the stream continues, if anything; only whether it is empty matters."""
+        self._tokenizer = tokenizer
+        self._skip_special_tokens = skip_special_tokens
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._at_start = tokenizer.strips_first_space and not prompt_tail_ids
+
+    def push(self, ids: Sequence[int]) -> str:
+        """Return the text that ``ids`` completed."""
+        tokenizer = self._tokenizer
+        if self._skip_special_tokens:
+            data = b"".join(tokenizer.token_bytes(i) for i in ids if not tokenizer.is_special(i))
+        else:
+            data = b"".join(map(tokenizer.token_bytes, ids))
+        if self._at_start and data:
+            self._at_start = False
+            data = data.removeprefix(b" ")
+        return self._decoder.decode(data)
+
+    def flush(self) -> str:
+        """The stream is over: drop an unfinished character, whose bytes say nothing; there is nothing
+        else to tell.
+        """
+        self._decoder.reset()
+        return ""
+
+
+class _Spelling:
+    """How a vocabulary writes bytes: byte-level BPE, or sentencepiece with byte fallback."""
+
+    def __init__(self, decoder: dict[str, Any] | None) -> None:
+        steps = [] if decoder is None else decoder.get("decoders", [decoder])
+        kinds = {step["type"] for step in steps}
+        self._byte_level = "ByteLevel" in kinds
+        if not self._byte_level and not kinds & {"Metaspace", "ByteFallback", "Replace"}:
+            raise CheckpointError(
+                "tokenizer",
+                f"its decoder is of a kind that is not read here ({', '.join(sorted(kinds)) or 'none'})",
+                "Byte-level BPE and sentencepiece vocabularies are.",
+            )
+        self.strips_first_space = any(
+            step["type"] == "Strip" or (step["type"] == "Metaspace" and step.get("prepend_scheme") != "never")
+            for step in steps
+        )
+
+    def to_bytes(self, token: str) -> bytes:
+        if self._byte_level:
+            if all(char in _BYTE_OF_CHAR for char in token):
+                return bytes(_BYTE_OF_CHAR[char] for char in token)
+            return token.encode()
+        if len(token) == 6 and token.startswith("<0x") and token.endswith(">"):
+            return bytes.fromhex(token[3:5])
+        return token.replace(_SENTENCEPIECE_SPACE, " ").encode()
+
+
+def _byte_level_alphabet() -> dict[str, int]:
+    """Printable bytes stand for themselves; the others, in order, for the characters from U+0100 on."""
+    printable = [byte for first, last in _SHORTCUT_RANGES for byte in range(first, last + 1)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
+
+
+_BYTE_OF_CHAR = _byte_level_alphabet()

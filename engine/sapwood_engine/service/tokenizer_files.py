@@ -1,0 +1,117 @@
+"""Reads a tokenizer and its chat template from where a checkpoint keeps them: a Hugging Face folder or a
+GGUF.
+
+transformers does the reading, so that ids and rendered chats are its own, through parts of it that do not
+import torch: its `AutoTokenizer` does, and costs this process two seconds and 300 MB.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from jinja2 import TemplateError
+from transformers import PreTrainedTokenizerFast
+from transformers.integrations.gguf.gguf_tokenizer_mapping import convert_gguf_tokenizer
+
+from sapwood_engine.checkpoint.gguf_file import read_metadata
+from sapwood_engine.checkpoint.source import Checkpoint
+from sapwood_engine.errors import CheckpointError, InvalidField
+from sapwood_engine.service.tokenizer import ChatTemplate, Tokenizer
+
+_GGUF_SPECIAL_TOKENS = {
+    "bos_token": "bos_token_id",
+    "eos_token": "eos_token_id",
+    "unk_token": "unknown_token_id",
+    "pad_token": "padding_token_id",
+}
+_GGUF_END_TOKENS = ("eos_token_id", "eot_token_id", "eom_token_id")
+
+
+def load_tokenizer(checkpoint: Checkpoint) -> Tokenizer:
+    """Read the tokenizer that comes with the weights; raises `CheckpointError`."""
+    return _from_gguf(checkpoint.weights[0]) if checkpoint.kind == "gguf" else _from_folder(checkpoint.folder)
+
+
+def _from_folder(folder: Path) -> Tokenizer:
+    if not (folder / "tokenizer.json").is_file():
+        raise CheckpointError(
+            str(folder),
+            "has no tokenizer.json",
+            "Save it with transformers' save_pretrained, which writes one.",
+        )
+    try:
+        reader = PreTrainedTokenizerFast.from_pretrained(str(folder), local_files_only=True)
+    except Exception as error:  # tokenizers raises bare Exception for a malformed file
+        raise CheckpointError(
+            str(folder / "tokenizer.json"), f"cannot be read: {error}", "Download it again."
+        ) from error
+    ends = [reader.eos_token_id]
+    for name in ("generation_config.json", "config.json"):
+        ends += _end_ids(folder / name)
+    return _tokenizer(reader, ends)
+
+
+def _end_ids(path: Path) -> list[int]:
+    """``eos_token_id`` of a configuration file, which may be absent, null, a number or a list."""
+    if not path.is_file():
+        return []
+    try:
+        value = json.loads(path.read_text(encoding="utf-8")).get("eos_token_id")
+    except (ValueError, AttributeError) as error:
+        raise CheckpointError(str(path), f"is not a JSON object: {error}", "Download it again.") from error
+    return value if isinstance(value, list) else [value]
+
+
+def _from_gguf(path: Path) -> Tokenizer:
+    metadata = read_metadata(path)
+    ggml = {key.removeprefix("tokenizer.ggml."): value for key, value in metadata.items()}
+    if "tokens" not in ggml:
+        raise CheckpointError(
+            str(path), "holds no tokenizer", "Convert the model again, with its vocabulary."
+        )
+    parts = {
+        "tokenizer_type": ggml.get("model"),
+        "pre_tokenizer_type": ggml.get("pre"),
+        "tokens": ggml["tokens"],
+    }
+    parts |= {name: ggml[name] for name in ("scores", "token_type", "merges") if name in ggml}
+    try:
+        backend, _ = convert_gguf_tokenizer(metadata.get("general.architecture", "llama"), parts)
+    except (ValueError, KeyError) as error:
+        raise CheckpointError(
+            str(path), f"its tokenizer cannot be built: {error}", "Convert the model again."
+        ) from error
+    named = {name: ggml["tokens"][ggml[key]] for name, key in _GGUF_SPECIAL_TOKENS.items() if key in ggml}
+    reader = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]  # transformers leaves it untyped
+        tokenizer_object=backend,
+        chat_template=metadata.get("tokenizer.chat_template"),
+        # llama.cpp begins a sentencepiece text with BOS unless the file says otherwise
+        add_bos_token=ggml.get("add_bos_token", ggml.get("model") == "llama"),
+        add_eos_token=ggml.get("add_eos_token", False),
+        **named,
+    )
+    return _tokenizer(reader, [ggml.get(key) for key in _GGUF_END_TOKENS])
+
+
+def _tokenizer(reader: PreTrainedTokenizerFast, end_ids: list[int | None]) -> Tokenizer:
+    return Tokenizer(
+        reader.backend_tokenizer,
+        eos_token_ids=tuple(dict.fromkeys(i for i in end_ids if i is not None)),
+        chat_template=_chat_template(reader) if reader.chat_template else None,
+    )
+
+
+def _chat_template(reader: PreTrainedTokenizerFast) -> ChatTemplate:
+    def render(messages: list[dict[str, Any]], **variables: Any) -> str:
+        try:
+            return str(reader.apply_chat_template(messages, tokenize=False, **variables))
+        except (TemplateError, TypeError, ValueError, LookupError, ArithmeticError, RecursionError) as error:
+            # The value quoted is the roles alone: what a client wrote belongs in no error that may be logged.
+            roles = [message.get("role") for message in messages]
+            raise InvalidField(
+                "messages", roles, f"the model's chat template refuses them: {error}"
+            ) from error
+
+    return render

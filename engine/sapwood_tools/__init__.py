@@ -1,0 +1,1 @@
+"""Clients and simulators: they import pure parts and the contract; no program imports them."""

@@ -1,0 +1,153 @@
+"""``sapwood tree``: draws the live radix tree of a running engine.
+
+Reads ``/admin/cache`` and ``/admin/load`` of the engine's admin address and changes nothing::
+
+    smollm2-135m · ready · 2 running, 0 waiting
+    KV 24,576 tokens: 3% being computed, 4% cached and in use, 21% cached, 72% free
+
+    ● revision main
+    ├── 1,024 tokens  64 pages  in use by 2
+    │   ├── 40 tokens  3 pages  hit 5 times
+    │   └── 38 tokens  3 pages  never hit
+    └── 17 tokens  2 pages  never hit
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import aiohttp
+
+from sapwood_contract.http import ADMIN_CACHE, ADMIN_LOAD
+
+_TIMEOUT_SECONDS = 30.0
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print the tree, once or (``--watch``) again and again; 1 where the engine cannot be asked."""
+    parser = argparse.ArgumentParser(
+        prog="sapwood tree", allow_abbrev=False, description="Show the radix tree of a running engine."
+    )
+    parser.add_argument(
+        "--url", default="http://127.0.0.1:8001", help="the engine's admin address (default: %(default)s)"
+    )
+    parser.add_argument("--max-nodes", type=int, default=200, help="most nodes shown (default: %(default)s)")
+    parser.add_argument(
+        "--watch", type=float, metavar="SECONDS", help="draw it again every so often, until Ctrl-C"
+    )
+    options = parser.parse_args(list(argv))
+    try:
+        asyncio.run(_show(options.url, options.max_nodes, options.watch))
+    except (aiohttp.ClientError, TimeoutError) as error:
+        print(f"sapwood tree: {options.url} does not answer: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 0
+    return 0
+
+
+async def _show(url: str, max_nodes: int, watch_seconds: float | None) -> None:
+    timeout = aiohttp.ClientTimeout(total=_TIMEOUT_SECONDS)
+    async with aiohttp.ClientSession(url, timeout=timeout, raise_for_status=True) as session:
+        while True:
+            async with session.get(ADMIN_LOAD) as response:
+                load = await response.json()
+            async with session.get(ADMIN_CACHE, params={"max_nodes": max_nodes}) as response:
+                cache = await response.json()
+            if watch_seconds is not None:
+                print("\x1b[2J\x1b[H", end="")  # clear the terminal, cursor to its first line
+            print("\n".join([*head_lines(load), "", *tree_lines(cache)]), flush=True)
+            if watch_seconds is None:
+                return
+            await asyncio.sleep(watch_seconds)
+
+
+def head_lines(answer: Mapping[str, Any]) -> list[str]:
+    """Return what ``/admin/load`` says, as two lines."""
+    load = answer["load"]
+    capacity = load["kv_capacity_tokens"]
+    running, waiting = load["num_running"], load["num_waiting"]
+    first = f"{answer['model']} · {answer['state']} · {running} running, {waiting} waiting"
+    if not capacity:
+        return [first]
+    shares = [
+        f"{load[f'kv_{state}_tokens'] / capacity:.0%} {name}"
+        for state, name in (
+            ("active", "being computed"),
+            ("protected", "cached and in use"),
+            ("evictable", "cached"),
+            ("free", "free"),
+        )
+    ]
+    return [first, f"KV {capacity:,} tokens: {', '.join(shares)}"]
+
+
+def tree_lines(cache: Mapping[str, Any]) -> list[str]:
+    """Return what ``/admin/cache`` says, as a drawing of every namespace's tree."""
+    lines: list[str] = []
+    for entry in cache["namespaces"]:
+        lines.append(f"● {_namespace(entry['namespace'])}")
+        children: dict[int | None, list[Mapping[str, Any]]] = {}
+        for node in entry["nodes"]:
+            children.setdefault(node["parent"], []).append(node)
+        lines.extend(_branches(children))
+    if not lines:
+        lines.append("The tree is empty.")
+    if cache["truncated"]:
+        shown = sum(len(entry["nodes"]) for entry in cache["namespaces"])
+        lines.append(f"… {cache['num_nodes'] - shown:,} more nodes; --max-nodes shows more")
+    return lines
+
+
+def _branches(children: Mapping[int | None, Sequence[Mapping[str, Any]]]) -> Iterator[str]:
+    """Yield a line a node, each subtree below its root, the most used branch first.
+
+    A stack of its own rather than recursion: a long conversation is a path of hundreds of nodes.
+    """
+    pending = _last_first(children.get(None, ()), margin="")
+    while pending:
+        node, margin, is_last = pending.pop()
+        yield f"{margin}{'└── ' if is_last else '├── '}{_describe(node, children)}"
+        below = margin + ("    " if is_last else "│   ")
+        pending.extend(_last_first(children.get(node["id"], ()), margin=below))
+
+
+def _last_first(
+    siblings: Sequence[Mapping[str, Any]], *, margin: str
+) -> list[tuple[Mapping[str, Any], str, bool]]:
+    """Return ``(node, margin, is it drawn last)``, in the order in which a stack takes them in."""
+    ordered = sorted(siblings, key=lambda node: (node["hits"], node["tick"]))
+    return [(node, margin, index == 0) for index, node in enumerate(ordered)]
+
+
+def _describe(node: Mapping[str, Any], children: Mapping[int | None, Sequence[Mapping[str, Any]]]) -> str:
+    parts = [_count(node["num_tokens"], "token"), _count(node["num_pages"], "page")]
+    if node["lock_ref"]:
+        parts.append(f"in use by {node['lock_ref']}")
+    parts.append(f"hit {_count(node['hits'], 'time')}" if node["hits"] else "never hit")
+    if node["priority"]:
+        parts.append(f"priority {node['priority']}")
+    hidden = node["num_children"] - len(children.get(node["id"], ()))
+    if hidden:
+        parts.append(f"{hidden} not shown below")
+    return "  ".join(parts)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+def _namespace(namespace: Mapping[str, Any]) -> str:
+    """Return the parts that are set; a tenant's salt is a secret and only its presence is told."""
+    parts = [f"revision {namespace['model_revision']}"]
+    if namespace.get("adapter_id") is not None:
+        parts.append(f"adapter {namespace['adapter_id']}")
+    if namespace.get("extra_key") is not None:
+        parts.append(f"extra key {namespace['extra_key']}")
+    if namespace.get("tenant_salt") is not None:
+        parts.append("a tenant's salt")
+    return " · ".join(parts)

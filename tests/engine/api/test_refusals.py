@@ -1,0 +1,348 @@
+"""What cannot be used is a 400 that names the field; nothing asked for is silently ignored."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from support_api import CHAT, TEXT, chat_body, error_of, http, text_body
+from support_fake_client import VOCAB_SIZE, FakeClient
+
+from sapwood_engine.api.app import build_app
+
+JSON = {"content-type": "application/json"}
+
+
+async def refusal(path: str, body: dict[str, Any]) -> dict[str, Any]:
+    """Return the error of ``body``, having checked that the same server answers the next request."""
+    client = FakeClient()
+    async with http(build_app(client)) as api:
+        response = await api.post(path, content=json.dumps(body).encode(), headers=JSON)
+        error = error_of(response)
+        assert not client.asked
+        assert (await api.post(path, json=chat_body() if path == CHAT else text_body())).status_code == 200
+    return error
+
+
+BOTH = pytest.mark.parametrize(("path", "body"), [(CHAT, chat_body), (TEXT, text_body)])
+
+NUMBERS = [
+    "temperature",
+    "top_p",
+    "min_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+]
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "value", [float("nan"), float("inf"), float("-inf"), "NaN", "inf", "1", True, [], 1e308]
+)
+@pytest.mark.parametrize("field", NUMBERS)
+async def test_a_number_that_is_none_is_refused_by_name(path: str, body: Any, field: str, value: Any) -> None:
+    """D21: raw NaN and Infinity included; the refusal itself is JSON proper."""
+    assert (await refusal(path, body(**{field: value})))["param"] == field
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("top_p", 0),
+        ("top_p", 1.0001),
+        ("temperature", -0.1),
+        ("temperature", 2.01),
+        ("min_p", -0.01),
+        ("presence_penalty", 2.1),
+        ("frequency_penalty", -2.1),
+        ("repetition_penalty", 0),
+        ("repetition_penalty", 5e-324),
+        ("top_k", -2),
+        ("top_k", 1.5),
+        ("n", 0),
+        ("n", 129),
+        ("seed", 2**63),
+        ("seed", 1.0),
+        ("max_tokens", -1),
+        ("max_tokens", 0),
+        ("min_tokens", -1),
+        ("priority", 2**31),
+        ("cache_salt", ""),
+        ("extra_key", 5),
+        ("stop_token_ids", 5),
+        ("stream", "yes"),
+        ("stop", 5),
+        ("stop", [f"s{i}" for i in range(17)]),
+        ("metadata", {"a": 1}),
+        ("store", True),
+        ("service_tier", "flex"),
+        ("stream_options", {"include_usage": True}),
+    ],
+)
+async def test_a_value_outside_its_range_is_refused_by_name(
+    path: str, body: Any, field: str, value: Any
+) -> None:
+    assert (await refusal(path, body(**{field: value})))["param"].split(".")[0] == field
+
+
+@BOTH
+@pytest.mark.parametrize("stop", ["", ["a", ""]])
+async def test_an_empty_stop_string_is_refused(path: str, body: Any, stop: Any) -> None:
+    """D07: it matches everywhere."""
+    assert (await refusal(path, body(stop=stop)))["param"].startswith("stop")
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("logit_bias", {"191222": -100}),
+        ("logit_bias", {str(VOCAB_SIZE): 1}),
+        ("logit_bias", {"-1": 1}),
+        ("logit_bias", {"a": 1}),
+        ("logit_bias", {"²": 1}),
+        ("logit_bias", {"1" * 5000: 1}),
+        ("logit_bias", {"5": 101}),
+        ("logit_bias", {"5": float("nan")}),
+        ("stop_token_ids", [151645]),
+        ("stop_token_ids", [VOCAB_SIZE]),
+        ("stop_token_ids", [-1]),
+    ],
+)
+async def test_a_token_id_outside_the_vocabulary_is_refused(
+    path: str, body: Any, field: str, value: Any
+) -> None:
+    """D23: checked against the width of the logits."""
+    assert (await refusal(path, body(**{field: value})))["param"].startswith(field)
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        [VOCAB_SIZE],
+        [-1],
+        [[1], [VOCAB_SIZE]],
+        [1, "a"],
+        ["a", 1],
+        [[1], "a"],
+        [],
+        [[]],
+        "",
+        5,
+        {},
+        [True],
+        [1.0],
+    ],
+)
+async def test_a_prompt_of_no_kind_is_refused(prompt: Any) -> None:
+    assert (await refusal(TEXT, text_body(prompt=prompt)))["param"].startswith("prompt")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("tools", [{"type": "function", "function": {"name": "f"}}]),
+        ("tool_choice", "auto"),
+        ("tool_choice", "required"),
+        ("tool_choice", {"type": "function", "function": {"name": "f"}}),
+        ("parallel_tool_calls", True),
+        ("functions", [{"name": "f"}]),
+        ("function_call", "auto"),
+        ("response_format", {"type": "json_object"}),
+        (
+            "response_format",
+            {"type": "json_schema", "json_schema": {"schema": {"properties": {"foo": "bar"}}}},
+        ),
+        ("response_format", {"type": "json_schema", "json_schema": {"schema": {"pattern": "("}}}),
+        ("audio", {"voice": "alloy", "format": "wav"}),
+        ("modalities", ["text", "audio"]),
+        ("prediction", {"type": "content", "content": "x"}),
+        ("web_search_options", {}),
+        ("reasoning_effort", "low"),
+        ("verbosity", "low"),
+        ("logits_processors", ["x"]),
+    ],
+)
+async def test_what_is_not_built_is_refused_by_name_not_ignored(field: str, value: Any) -> None:
+    """D13, D17 and D19 until tools and structured output are built."""
+    error = await refusal(CHAT, chat_body(**{field: value}))
+    assert (error["param"], error["code"]) == (field, "unsupported_parameter")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("suffix", "end"), ("best_of", 3), ("tools", []), ("messages", [])]
+)
+async def test_what_text_completions_do_not_do_is_refused_by_name(field: str, value: Any) -> None:
+    assert (await refusal(TEXT, text_body(**{field: value})))["param"] == field
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"tools": [], "tool_choice": "none"},
+        {"response_format": {"type": "text"}},
+        {"modalities": ["text"]},
+        {"service_tier": "auto"},
+        {"tools": None, "response_format": None, "audio": None},
+    ],
+)
+async def test_a_field_not_built_may_ask_for_nothing(fields: dict[str, Any]) -> None:
+    async with http(build_app(FakeClient())) as api:
+        assert (await api.post(CHAT, json=chat_body(**fields))).status_code == 200
+
+
+@BOTH
+async def test_an_unknown_field_is_refused_with_the_name_it_resembles(path: str, body: Any) -> None:
+    error = await refusal(path, body(temprature=1))
+    assert (error["param"], error["code"]) == ("temprature", "unknown_parameter")
+    assert "'temperature'" in error["message"]
+
+
+@pytest.mark.parametrize("name", ["x" * 100_000, "\ud800", "a\x00b", ""])
+async def test_the_name_of_an_unknown_field_may_be_anything(name: str) -> None:
+    error_of_name = await refusal(CHAT, chat_body(**{name: 1}))
+    assert len(error_of_name["message"]) < 400
+
+
+@pytest.mark.parametrize(
+    ("message", "param"),
+    [
+        ({"role": "user"}, "content"),
+        ({"role": "user", "content": None}, "content"),
+        ({"role": "user", "content": 5}, "content"),
+        ({"role": "robot", "content": "x"}, "role"),
+        ({"content": "x"}, "role"),
+        (
+            {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:"}}]},
+            "content.0.type",
+        ),
+        (
+            {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "input_audio"}]},
+            "content.1.type",
+        ),
+        ({"role": "user", "content": [{"type": "text"}]}, "content.0.text"),
+        ({"role": "user", "content": ["x"]}, "content.0"),
+        ({"role": "assistant", "audio": {"id": "a"}}, "audio"),
+        ({"role": "assistant", "function_call": {"name": "f", "arguments": ""}}, "function_call"),
+        ({"role": "user", "content": "x", "weight": 1}, "weight"),
+        ({"role": "assistant", "tool_calls": [{"id": "c"}]}, "tool_calls.0.type"),
+    ],
+)
+async def test_a_message_that_cannot_be_read_is_named_to_the_part(
+    message: dict[str, Any], param: str
+) -> None:
+    messages = [{"role": "user", "content": "fine"}, message]
+    assert (await refusal(CHAT, chat_body(messages=messages)))["param"] == f"messages.1.{param}"
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"messages": []}, "messages"),
+        ({"messages": "hi"}, "messages"),
+        ({"top_logprobs": 3}, "top_logprobs"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+        ({"max_tokens": 5, "max_completion_tokens": 6}, "max_tokens"),
+        ({"continue_final_message": True}, "continue_final_message"),
+        ({"chat_template_kwargs": {"chat_template": "{{ 1 }}"}}, "chat_template_kwargs.chat_template"),
+        ({"chat_template_kwargs": {"self": 1}}, "chat_template_kwargs.self"),
+        ({"chat_template_kwargs": {"deep": {"a": 1}}}, "chat_template_kwargs.deep"),
+        ({"max_tokens": 5, "min_tokens": 6}, "min_tokens"),
+    ],
+)
+async def test_fields_that_disagree_are_refused(fields: dict[str, Any], param: str) -> None:
+    assert (await refusal(CHAT, chat_body(**fields)))["param"] == param
+
+
+@BOTH
+@pytest.mark.parametrize("stream", [False, True])
+async def test_too_long_a_prompt_is_refused_with_all_three_numbers(
+    path: str, body: Any, stream: bool
+) -> None:
+    long = {"messages": [{"role": "user", "content": "x" * 983}]} if path == CHAT else {"prompt": "x" * 999}
+    error = await refusal(path, body(**long, max_tokens=26, stream=stream))
+    assert error["code"] == "context_length_exceeded"
+    assert error["param"] == ("messages" if path == CHAT else "prompt")
+    assert all(number in error["message"] for number in ("1024", "999", "26"))
+
+
+@BOTH
+async def test_a_prompt_that_fills_the_context_is_refused_even_without_max_tokens(
+    path: str, body: Any
+) -> None:
+    long = {"messages": [{"role": "user", "content": "x" * 1024}]} if path == CHAT else {"prompt": "x" * 1024}
+    assert (await refusal(path, body(**long)))["code"] == "context_length_exceeded"
+
+
+async def test_a_prompt_and_answer_that_just_fit_are_taken() -> None:
+    client = FakeClient()
+    async with http(build_app(client)) as api:
+        response = await api.post(TEXT, json=text_body(prompt="x" * 999, max_tokens=25))
+    assert response.status_code == 200
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("content", "headers", "status"),
+    [
+        (b"{", JSON, 400),
+        (b"", JSON, 400),
+        (b"[]", JSON, 400),
+        (b"5", JSON, 400),
+        (b"null", JSON, 400),
+        (b"\xff\xfe", JSON, 400),
+        (b'{"model": "\\ud800"}', JSON, 400),
+        (b"[" * 100_000, JSON, 400),
+        (b'{"a":' * 900 + b"1" + b"}" * 900, JSON, 400),
+        (b'{"n": ' + b"9" * 10_000 + b"}", JSON, 400),
+        (b"{}", JSON, 400),
+        (b"{}", {"content-type": "text/plain"}, 415),
+        (b"{}", {}, 415),
+    ],
+)
+async def test_a_body_that_is_not_the_json_object_wanted_is_refused(
+    path: str, body: Any, content: bytes, headers: dict[str, str], status: int
+) -> None:
+    async with http(build_app(FakeClient())) as api:
+        error_of(await api.post(path, content=content, headers=headers), status)
+
+
+@BOTH
+async def test_half_a_surrogate_pair_in_a_text_is_refused(path: str, body: Any) -> None:
+    raw = json.dumps(body(user="\ud83d")).encode()
+    async with http(build_app(FakeClient())) as api:
+        error_of(await api.post(path, content=raw, headers=JSON))
+        assert (
+            await api.post(path, content=json.dumps(body(user="😀")).encode(), headers=JSON)
+        ).status_code == 200
+
+
+async def test_a_body_over_the_limit_is_a_413_whether_or_not_its_length_was_declared() -> None:
+    app = build_app(FakeClient(), max_body_bytes=1000)
+    raw = json.dumps(chat_body(user="x" * 1000)).encode()
+
+    async def pieces() -> Any:
+        for start in range(0, len(raw), 100):
+            yield raw[start : start + 100]
+
+    async with http(app) as api:
+        for content in (raw, pieces()):
+            error = error_of(await api.post(CHAT, content=content, headers=JSON), 413)
+            assert error["code"] == "body_too_large"
+            assert "1000 bytes" in error["message"]
+        assert (await api.post(CHAT, json=chat_body())).status_code == 200
+
+
+@pytest.mark.parametrize("body", [chat_body(model="other"), chat_body(model="")])
+async def test_another_model_is_not_found(body: dict[str, Any]) -> None:
+    async with http(build_app(FakeClient())) as api:
+        error = error_of(await api.post(CHAT, json=body), 404)
+    assert (error["param"], error["code"]) == ("model", "model_not_found")
+
+
+async def test_a_request_without_a_model_is_told_so() -> None:
+    error = await refusal(CHAT, {"messages": [{"role": "user", "content": "hi"}]})
+    assert (error["param"], error["code"]) == ("model", "missing_required_parameter")

@@ -1,0 +1,186 @@
+"""Models, tokens, probes, metrics, and the admin API."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from support_api import CHAT, MODEL, TEXT, chat_body, error_of, http, text_body
+from support_fake_client import VOCAB_SIZE, FakeClient
+
+from sapwood_contract.http import EngineState, LoadSnapshot
+from sapwood_engine.api.admin import MAX_CACHE_NODES, build_admin_app
+from sapwood_engine.api.app import build_app
+
+
+async def test_the_served_model_is_listed_and_shown() -> None:
+    card = {
+        "id": MODEL,
+        "object": "model",
+        "created": 1_700_000_000,
+        "owned_by": "sapwood",
+        "max_model_len": 1024,
+    }
+    async with http(build_app(FakeClient())) as api:
+        assert (await api.get("/v1/models")).json() == {"object": "list", "data": [card]}
+        assert (await api.get(f"/v1/models/{MODEL}")).json() == card
+        error = error_of(await api.get("/v1/models/other"), 404)
+    assert (error["param"], error["code"]) == ("model", "model_not_found")
+
+
+async def test_tokenize_and_detokenize_are_inverse() -> None:
+    async with http(build_app(FakeClient())) as api:
+        tokens = (await api.post("/tokenize", json={"prompt": "é\x00 x"})).json()
+        assert tokens == {"tokens": list("é\x00 x".encode()), "count": 5, "max_model_len": 1024}
+        text = await api.post("/detokenize", json={"tokens": tokens["tokens"], "model": MODEL})
+        assert text.json() == {"prompt": "é\x00 x"}
+
+
+async def test_messages_are_tokenized_as_a_chat_would_see_them() -> None:
+    client = FakeClient()
+    async with http(build_app(client)) as api:
+        body = chat_body()
+        tokens = (await api.post("/tokenize", json={"messages": body["messages"]})).json()["tokens"]
+        await api.post(CHAT, json=body)
+    assert tuple(tokens) == client.asked[0].prompt_ids
+
+
+async def test_a_long_text_is_tokenized_like_a_short_one() -> None:
+    text = "xyz" * 20_000
+    async with http(build_app(FakeClient())) as api:
+        assert (await api.post("/tokenize", json={"prompt": text})).json()["tokens"] == list(text.encode())
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/tokenize", {}, "prompt"),
+        ("/tokenize", {"prompt": "a", "messages": [{"role": "user", "content": "a"}]}, "prompt"),
+        ("/tokenize", {"prompt": 5}, "prompt"),
+        ("/detokenize", {}, "tokens"),
+        ("/detokenize", {"tokens": [VOCAB_SIZE]}, "tokens.0"),
+        ("/detokenize", {"tokens": [1, -1]}, "tokens.1"),
+        ("/detokenize", {"tokens": "ab"}, "tokens"),
+    ],
+)
+async def test_what_cannot_be_tokenized_is_refused_by_name(
+    path: str, body: dict[str, Any], param: str
+) -> None:
+    async with http(build_app(FakeClient())) as api:
+        assert error_of(await api.post(path, json=body))["param"] == param
+
+
+STATES: list[tuple[EngineState, int]] = [
+    ("loading", 503),
+    ("warming", 503),
+    ("ready", 200),
+    ("draining", 503),
+]
+
+
+@pytest.mark.parametrize(("state", "status"), STATES)
+async def test_readiness_follows_the_state_and_liveness_does_not(state: EngineState, status: int) -> None:
+    async with http(build_app(FakeClient(state=state))) as api:
+        for path, expected in (("/readyz", status), ("/health", status), ("/livez", 200)):
+            answer = await api.get(path)
+            assert (answer.status_code, answer.json()) == (expected, {"state": state})
+
+
+async def test_metrics_are_prometheus_text() -> None:
+    async with http(build_app(FakeClient())) as api:
+        answer = await api.get("/metrics")
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    assert answer.text.startswith("# HELP sapwood_requests_total")
+
+
+async def test_while_the_weights_load_requests_are_told_to_come_back() -> None:
+    loading = FakeClient(state="loading", capacity=None)
+    async with http(build_app(loading)) as api:
+        for path, body in ((CHAT, chat_body()), (TEXT, text_body()), ("/detokenize", {"tokens": [1]})):
+            answer = await api.post(path, json=body)
+            error_of(answer, 503)
+            assert int(answer.headers["retry-after"]) > 0
+        assert (await api.get("/v1/models")).json()["data"][0]["max_model_len"] is None
+
+
+async def test_the_load_is_the_published_snapshot() -> None:
+    load = LoadSnapshot(num_running=3, kv_free_tokens=100)
+    async with http(build_admin_app(FakeClient(load=load))) as admin:
+        answer = (await admin.get("/admin/load")).json()
+    assert (answer["model"], answer["state"]) == (MODEL, "ready")
+    assert LoadSnapshot(**answer["load"]) == load
+    assert replace(load, num_running=4) != load
+
+
+async def test_the_cache_is_shown_up_to_a_bounded_number_of_nodes() -> None:
+    client = FakeClient()
+    async with http(build_admin_app(client)) as admin:
+        await admin.get("/admin/cache")
+        await admin.get("/admin/cache?max_nodes=7")
+        for bad in ("0", "-1", str(MAX_CACHE_NODES + 1), "x", "NaN", ""):
+            assert error_of(await admin.get(f"/admin/cache?max_nodes={bad}"))["param"] == "max_nodes"
+    assert client.admin_calls == [("cache", {"max_nodes": 1_000}), ("cache", {"max_nodes": 7})]
+
+
+async def test_flush_empties_the_cache() -> None:
+    client = FakeClient()
+    async with http(build_admin_app(client)) as admin:
+        assert (await admin.post("/admin/flush")).json() == {"action": "flush"}
+    assert client.admin_calls == [("flush", {})]
+
+
+async def test_abort_tells_how_many_choices_it_reached() -> None:
+    client = FakeClient()
+    async with http(build_app(client)) as api, http(build_admin_app(client)) as admin:
+        await api.post(CHAT, json=chat_body(), headers={"x-request-id": "call-1"})
+        assert (await admin.post("/admin/abort", json={"request_id": "call-1"})).json() == {"num_aborted": 1}
+        assert (await admin.post("/admin/abort", json={"request_id": "call"})).json() == {"num_aborted": 0}
+        assert error_of(await admin.post("/admin/abort", json={}))["param"] == "request_id"
+    assert client.aborted == ["call-1", "call"]
+
+
+@pytest.mark.parametrize(("body", "seconds"), [(None, 30.0), ({}, 30.0), ({"deadline_seconds": 0}, 0.0)])
+async def test_drain_answers_with_the_state_it_left(body: dict[str, Any] | None, seconds: float) -> None:
+    client = FakeClient()
+    async with http(build_admin_app(client)) as admin:
+        answer = await (
+            admin.post("/admin/drain", json=body) if body is not None else admin.post("/admin/drain")
+        )
+        assert answer.json()["state"] == "draining"
+        error = error_of(await admin.post("/admin/drain", json={"deadline_seconds": -1}))
+        assert error["param"] == "deadline_seconds"
+    assert client.drained == [seconds]
+
+
+async def test_a_drain_goes_on_when_its_caller_stops_waiting() -> None:
+    started, may_end, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    class Slow(FakeClient):
+        async def drain(self, deadline_seconds: float) -> None:
+            started.set()
+            await may_end.wait()
+            ended.set()
+
+    async with http(build_admin_app(Slow())) as admin:
+        call = asyncio.ensure_future(admin.post("/admin/drain"))
+        await started.wait()
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+        may_end.set()
+        async with asyncio.timeout(5):
+            await ended.wait()
+
+
+async def test_the_admin_paths_are_not_on_the_public_port() -> None:
+    async with http(build_app(FakeClient())) as api:
+        for path in ("/admin/load", "/admin/cache", "/admin/flush", "/admin/drain", "/admin/abort"):
+            assert (await api.get(path)).status_code == 404
+
+
+async def test_admin_refuses_while_there_is_no_cache_to_look_at() -> None:
+    async with http(build_admin_app(FakeClient(state="loading", capacity=None))) as admin:
+        error_of(await admin.get("/admin/cache"), 503)
+        error_of(await admin.post("/admin/flush"), 503)
+        assert (await admin.get("/admin/load")).json()["state"] == "loading"

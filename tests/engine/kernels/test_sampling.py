@@ -1,0 +1,214 @@
+"""Sampling against a naive implementation, row by row in plain Python, and against the distributions themselves."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sapwood_engine.kernels import sampling
+from sapwood_engine.kernels.sampling import Truncation
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+
+
+def truncation(rows: list[Row]) -> Truncation:
+    return Truncation(
+        temperature=torch.tensor([r.temperature for r in rows]),
+        top_k=torch.tensor([r.top_k for r in rows]),
+        top_p=torch.tensor([r.top_p for r in rows]),
+        min_p=torch.tensor([r.min_p for r in rows]),
+    )
+
+
+def naive_kept(logits: list[float], row: Row) -> dict[int, float]:
+    """Ids kept and their weights relative to the best, from the definitions; the logits differ from each other."""
+    best = max(logits)
+    weights = {i: math.exp((x - best) / row.temperature) for i, x in enumerate(logits)}
+    ranked = sorted(weights, key=lambda i: -weights[i])
+    if row.top_k:
+        ranked = ranked[: row.top_k]
+    total, mass = sum(weights[i] for i in ranked), 0.0
+    nucleus = []
+    for i in ranked:
+        nucleus.append(i)
+        mass += weights[i]
+        if mass >= row.top_p * total:
+            break
+    return {i: weights[i] for i in sorted(nucleus) if weights[i] >= row.min_p}
+
+
+def naive_draw(logits: list[float], row: Row, uniform: float) -> int:
+    kept = naive_kept(logits, row)
+    target, mass = uniform * sum(kept.values()), 0.0
+    for i, weight in kept.items():
+        mass += weight
+        if mass > target:
+            return i
+    return max(kept)
+
+
+def rows() -> st.SearchStrategy[Row]:
+    return st.builds(
+        Row,
+        temperature=st.sampled_from((0.3, 0.7, 1.0, 2.0)),
+        top_k=st.sampled_from((0, 1, 2, 5, 300, 10_000)),
+        top_p=st.sampled_from((0.1, 0.5, 0.9, 0.999, 1.0)),
+        min_p=st.sampled_from((0.0, 0.05, 0.5, 1.0)),
+    )
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(rows(), min_size=1, max_size=5), st.integers(0, 1 << 30), st.sampled_from((3, 50, 400)))
+def test_a_batch_draws_what_each_row_alone_would_draw(batch: list[Row], seed: int, vocab_size: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(len(batch), vocab_size, generator=generator) * 3
+    uniforms = torch.rand(len(batch), dtype=torch.float64, generator=generator)
+    ids, usable = sampling.sample(logits, truncation(batch), uniforms)
+    assert bool(usable.all())
+    for i, row in enumerate(batch):
+        wanted = naive_draw(logits[i].tolist(), row, float(uniforms[i]))
+        alone, _ = sampling.sample(logits[i : i + 1], truncation([row]), uniforms[i : i + 1])
+        assert int(ids[i]) == int(alone[0]) == wanted
+
+
+@pytest.mark.parametrize(
+    "row", [Row(), Row(temperature=0.6), Row(top_k=4), Row(top_p=0.7), Row(min_p=0.2), Row(1.3, 6, 0.9, 0.05)]
+)
+def test_draws_follow_the_truncated_distribution(row: Row) -> None:
+    logits = torch.tensor([1.1, -0.3, 0.4, 2.0, 1.7, -2.0, 0.0, 0.9])
+    n = 20_000
+    uniforms = torch.tensor([sampling.uniform(7, i) for i in range(n)], dtype=torch.float64)
+    ids, _ = sampling.sample(logits.expand(n, -1).contiguous(), truncation([row] * n), uniforms)
+    counts = torch.bincount(ids, minlength=8).tolist()
+    kept = naive_kept(logits.tolist(), row)
+    total = sum(kept.values())
+    assert all(counts[i] == 0 for i in range(8) if i not in kept)
+    chi_square = sum((counts[i] - n * w / total) ** 2 / (n * w / total) for i, w in kept.items())
+    assert chi_square < 24.3  # the 99.9 % quantile at 7 degrees of freedom, the most there are here
+
+
+def test_uniforms_of_neighbouring_seeds_and_indices_are_uniform_and_unrelated() -> None:
+    values = torch.tensor([[sampling.uniform(seed, i) for i in range(200)] for seed in range(-50, 50)])
+    counts = torch.histc(values.flatten(), bins=100, min=0.0, max=1.0)
+    assert float(((counts - 200) ** 2 / 200).sum()) < 149.5  # 99.9 % at 99 degrees of freedom
+    assert abs(float(torch.corrcoef(values).triu(1).mean())) < 0.01
+    assert float(torch.corrcoef(values[:, :-1].flatten() @ torch.eye(1) if False else torch.stack((values[:, :-1].flatten(), values[:, 1:].flatten())))[0, 1].abs()) < 0.03
+
+
+def test_uniform_is_fixed_for_all_time() -> None:
+    """Seeds promise the same text after an upgrade."""
+    assert [sampling.uniform(s, i) for s, i in ((0, 0), (0, 1), (1, 0), (2**64 - 1, 5), (-1, 5))] == pytest.approx(
+        UNIFORMS, abs=0
+    )
+
+
+UNIFORMS: list[float] = []
+
+
+@pytest.mark.parametrize("uniform", [0.0, 0.5, 1 - 2**-53])
+def test_an_extreme_uniform_still_draws_a_kept_token(uniform: float) -> None:
+    logits = torch.tensor([[-math.inf, 1.0, 1.0, -math.inf, 0.3, -math.inf]])
+    for row in (Row(), Row(top_k=2), Row(top_p=0.5), Row(temperature=100.0)):
+        ids, usable = sampling.sample(logits, truncation([row]), torch.tensor([uniform], dtype=torch.float64))
+        assert bool(usable[0])
+        assert int(ids[0]) in (1, 2, 4)
+
+
+def test_temperature_zero_takes_the_best_and_the_lowest_of_equals() -> None:
+    logits = torch.tensor([[0.0, 3.0, 3.0, -1.0], [5.0, 1.0, 1.0, 1.0]])
+    ids, _ = sampling.sample(logits, truncation([Row(0.0), Row(0.0)]), torch.tensor([0.9, 0.9], dtype=torch.float64))
+    assert ids.tolist() == [1, 0]
+
+
+def test_a_tiny_temperature_takes_the_best_without_overflow() -> None:
+    logits = torch.tensor([[1e4, 1e4 - 1, -1e4]])
+    ids, usable = sampling.sample(logits, truncation([Row(1e-4)]), torch.tensor([0.999], dtype=torch.float64))
+    assert (int(ids[0]), bool(usable[0])) == (0, True)
+
+
+def test_tokens_as_likely_as_the_last_kept_one_are_kept() -> None:
+    logits = torch.tensor([[2.0, 1.0, 1.0, 0.0]])
+    drawn = {
+        int(sampling.sample(logits, truncation([Row(top_k=2)]), torch.tensor([u / 50], dtype=torch.float64))[0][0])
+        for u in range(50)
+    }
+    assert drawn == {0, 1, 2}
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_an_unusable_row_is_reported_and_harms_no_other(bad: float) -> None:
+    logits = torch.randn(3, 20, generator=torch.Generator().manual_seed(0))
+    uniforms = torch.tensor([0.1, 0.5, 0.9], dtype=torch.float64)
+    batch = truncation([Row(top_p=0.9), Row(top_k=3), Row(0.0)])
+    clean, _ = sampling.sample(logits, batch, uniforms)
+    spoilt = logits.clone()
+    spoilt[1, 7] = bad
+    ids, usable = sampling.sample(spoilt, batch, uniforms)
+    assert usable.tolist() == [True, False, True]
+    assert ids[[0, 2]].tolist() == clean[[0, 2]].tolist()
+    assert sampling.argmax(spoilt)[1].tolist() == [True, False, True]
+
+
+def test_a_row_of_bans_alone_is_unusable() -> None:
+    logits = torch.full((1, 5), -math.inf)
+    assert not bool(sampling.argmax(logits)[1][0])
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.lists(st.integers(0, 19), max_size=10),
+    st.lists(st.integers(0, 19), max_size=10),
+    st.sampled_from((0.5, 1.0, 1.7)),
+    st.sampled_from((-1.0, 0.0, 0.8)),
+    st.sampled_from((-0.5, 0.0, 0.3)),
+)
+def test_penalties_follow_their_definitions(
+    prompt: list[int], output: list[int], repetition: float, presence: float, frequency: float
+) -> None:
+    logits = torch.randn(1, 20, generator=torch.Generator().manual_seed(len(prompt)))
+    wanted = logits[0].tolist()
+    for i in range(20):
+        if i in prompt or i in output:
+            wanted[i] = wanted[i] / repetition if wanted[i] > 0 else wanted[i] * repetition
+        wanted[i] -= frequency * output.count(i) + (presence if i in output else 0.0)
+    seen = torch.zeros(1, 20, dtype=torch.bool)
+    seen[0, [*prompt, *output]] = True
+    sampling.penalise(
+        logits,
+        seen=seen,
+        output_counts=torch.tensor([[float(output.count(i)) for i in range(20)]]),
+        repetition=torch.tensor([repetition]),
+        presence=torch.tensor([presence]),
+        frequency=torch.tensor([frequency]),
+    )
+    assert logits[0].tolist() == pytest.approx(wanted, abs=1e-5)
+
+
+def test_bias_adds_and_a_ban_takes_away() -> None:
+    logits = torch.zeros(2, 4)
+    sampling.add_at(
+        logits, torch.tensor([0, 1, 1]), torch.tensor([2, 0, 3]), torch.tensor([5.0, -math.inf, -1.5])
+    )
+    assert logits.tolist() == [[0, 0, 5.0, 0], [-math.inf, 0, 0, -1.5]]
+
+
+def test_log_probabilities_are_those_of_the_softmax_and_the_best_come_first() -> None:
+    logits = torch.randn(3, 30, generator=torch.Generator().manual_seed(1))
+    logits[1, 4] = logits[1, 9] = 9.0
+    chosen, top_ids, top = sampling.log_probabilities(logits, torch.tensor([5, 9, 0]), 4)
+    expected = torch.log_softmax(logits.double(), dim=-1)
+    torch.testing.assert_close(chosen.double(), expected[[0, 1, 2], [5, 9, 0]], rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(top.double(), expected.gather(1, top_ids), rtol=1e-6, atol=1e-6)
+    assert top_ids[1, :2].tolist() == [4, 9]
+    torch.testing.assert_close(top.double(), expected.topk(4).values, rtol=1e-6, atol=1e-6)

@@ -1,0 +1,107 @@
+"""``sapwood tree`` draws what the admin API says."""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any
+
+import pytest
+
+from sapwood_engine.core.prefix_cache import PrefixCache
+from sapwood_engine.core.request import Namespace
+from sapwood_tools import tree
+
+LOAD = {
+    "model": "m",
+    "state": "ready",
+    "load": {
+        "num_running": 2,
+        "num_waiting": 1,
+        "kv_capacity_tokens": 1000,
+        "kv_active_tokens": 100,
+        "kv_protected_tokens": 200,
+        "kv_evictable_tokens": 300,
+        "kv_free_tokens": 400,
+    },
+}
+
+
+def node(node_id: int, parent: int | None = None, **fields: Any) -> dict[str, Any]:
+    defaults = {"num_tokens": 16, "num_pages": 1, "num_children": 0, "lock_ref": 0, "hits": 0, "tick": 0}
+    return {"id": node_id, "parent": parent, "priority": 0, **defaults, **fields}
+
+
+def cache(*nodes: dict[str, Any], total: int | None = None, **namespace: str) -> dict[str, Any]:
+    named = {"model_revision": "r", "adapter_id": None, "extra_key": None, "tenant_salt": None, **namespace}
+    number = len(nodes) if total is None else total
+    entries = [{"namespace": named, "nodes": list(nodes)}]
+    return {"num_nodes": number, "truncated": number > len(nodes), "namespaces": entries}
+
+
+def test_branches_hang_below_their_parent_the_most_used_first() -> None:
+    nodes = (
+        node(0, num_children=2, num_tokens=1024, num_pages=64, lock_ref=2, hits=9),
+        node(1, hits=1),
+        node(2, 0),
+        node(3, 0, hits=5, num_children=1),
+        node(4, 3, num_tokens=1),
+    )
+    assert tree.tree_lines(cache(*nodes)) == [
+        "● revision r",
+        "├── 1,024 tokens  64 pages  in use by 2  hit 9 times",
+        "│   ├── 16 tokens  1 page  hit 5 times",
+        "│   │   └── 1 token  1 page  never hit",
+        "│   └── 16 tokens  1 page  never hit",
+        "└── 16 tokens  1 page  hit 1 time",
+    ]
+
+
+def test_what_is_not_shown_is_told() -> None:
+    lines = tree.tree_lines(cache(node(0, num_children=3), total=4))
+    assert lines[1].endswith("3 not shown below")
+    assert lines[-1] == "… 3 more nodes; --max-nodes shows more"
+
+
+def test_a_path_of_thousands_of_nodes_is_drawn() -> None:
+    nodes = [node(i, i - 1 if i else None, num_children=1) for i in range(5000)]
+    assert len(tree.tree_lines(cache(*nodes))) == 5001
+
+
+def test_an_empty_tree_says_so() -> None:
+    assert tree.tree_lines({"num_nodes": 0, "truncated": False, "namespaces": []}) == ["The tree is empty."]
+
+
+def test_a_tenants_salt_is_never_shown() -> None:
+    (line, _) = tree.tree_lines(cache(node(0), tenant_salt="secret", adapter_id="a"))
+    assert "secret" not in line
+    assert line == "● revision r · adapter a · a tenant's salt"
+
+
+def test_the_head_tells_state_queue_and_shares_of_the_cache() -> None:
+    assert tree.head_lines(LOAD) == [
+        "m · ready · 2 running, 1 waiting",
+        "KV 1,000 tokens: 10% being computed, 20% cached and in use, 30% cached, 40% free",
+    ]
+
+
+def test_a_real_cache_is_drawn_as_it_is() -> None:
+    real = PrefixCache(num_pages=64, page_size=4)
+    for ids in ([1, 2, 3, 4, 5, 6, 7, 8], [1, 2, 3, 4, 9, 9, 9, 9]):
+        key = array("i", ids).tobytes()
+        match = real.match(Namespace("main"), key, limit_tokens=8)
+        receipt = real.lock(match)
+        fresh = real.allocate(2 - len(match.pages))
+        assert isinstance(fresh, list)
+        real.release(real.finish(receipt, key, [*match.pages, *fresh]))
+    lines = tree.tree_lines(real.snapshot(max_nodes=100))
+    assert lines[0] == "● revision main"
+    assert [line.split("  ")[0] for line in lines[1:]] == [
+        "└── 4 tokens",
+        "    ├── 4 tokens",
+        "    └── 4 tokens",
+    ]
+
+
+def test_an_engine_that_does_not_answer_is_an_error_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert tree.main(["--url", "http://127.0.0.1:9"]) == 1
+    assert capsys.readouterr().err.startswith("sapwood tree: http://127.0.0.1:9 does not answer: ")
