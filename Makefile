@@ -3,9 +3,10 @@
 #   make serve [MODEL=… HOST=… PORT=… ARGS=…]   serve a model over the OpenAI API
 #   make test                                   every test
 #   make check                                  what must hold before a commit: format, lint, types, layers, guards
-#   make bench [PEER=openvino|llamacpp|vllm]    the six workloads, alone or side by side with another engine
+#   make bench [PEER=openvino|llamacpp]         the six workloads, alone or side by side with another engine
 #   make bench-core                             the pure core beside baselines, one JSON object a line
 #   make soak                                   1,000,000 random operations on cache and scheduler
+#   make docs                                   write the generated parts of README.md and engine/README.md
 #   make constraints                            resolve constraints.txt anew
 #
 # pip finds its index and certificates as you configured it; see README.md for smaller builds of torch.
@@ -13,7 +14,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: help serve test check bench bench-core soak constraints clean
+.PHONY: help serve test check bench bench-core soak docs constraints clean
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -62,7 +63,7 @@ test: $(DEV)
 check: $(DEV)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy engine tests .ci/resolve_constraints.py
+	$(BIN)/mypy engine tests docs/generate.py .ci/resolve_constraints.py
 	$(BIN)/lint-imports
 	$(BIN)/pytest --quiet tests/architecture
 
@@ -75,9 +76,11 @@ bench-core: $(ENGINE)
 soak: $(ENGINE)
 	@exec $(BIN)/sapwood soak $(ARGS)
 
-# A throwaway environment, so that what was tried out in .venv does not get into the file.
-constraints: pyproject.toml
-	$(PYTHON) .ci/resolve_constraints.py constraints.txt
+docs: $(ENGINE)
+	$(BIN)/python docs/generate.py
+
+constraints: $(FOUNDATION)
+	$(BIN)/python .ci/resolve_constraints.py constraints.txt
 
 clean:
 	rm -rf $(VENV) $(BENCH_FOLDER) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

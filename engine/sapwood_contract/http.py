@@ -41,3 +41,12 @@ class LoadSnapshot:
     radix_nodes: int = 0
     radix_locked_nodes: int = 0
     radix_depth_max: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLoad:
+    """What ``/admin/load`` and ``/admin/drain`` answer."""
+
+    model: str
+    state: EngineState
+    load: LoadSnapshot

@@ -10,32 +10,47 @@ for options that cannot be used; 128 + n when a second signal n cut the drain sh
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import os
 import socket
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Thread
+from typing import TYPE_CHECKING
 
 from sapwood_contract import launch
 from sapwood_contract.launch import LaunchOptions
-from sapwood_engine.checkpoint.source import open_checkpoint
-from sapwood_engine.config import engine_config
-from sapwood_engine.errors import ConfigError
-from sapwood_engine.service import ipc
-from sapwood_engine.service.logs import configure_logging
-from sapwood_engine.service.start import Start
-from sapwood_engine.service.supervisor import WorkerProcess
+from sapwood_engine.config import EngineConfig, HttpSettings, engine_config
+from sapwood_engine.errors import ConfigError, WorkerDied
+from sapwood_engine.service.worker_process import WorkerProcess
+
+if TYPE_CHECKING:
+    from sapwood_engine.service.ipc import HttpChannel
+    from sapwood_engine.service.start import Start
 
 API_KEY_VARIABLE = "SAPWOOD_API_KEY"
 EXIT_USAGE = 2
 
+_PHASES = {"weights": "load", "kernels": "compile"}
+"""What the runtime calls a phase of the start -> what `sapwood_contract.metrics` does."""
+_BACKLOG = 2048
+_BUILTIN = "builtin:"
+
 _WORKER_CODE = "import sys; from sapwood_engine.cli import worker; sys.exit(worker(sys.argv[1:]))"
 _EVERY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 """What a server listens on -> what a client on this machine connects to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """Two listening sockets."""
+
+    api: socket.socket
+    admin: socket.socket
 
 
 def serve(argv: Sequence[str]) -> int:
@@ -45,15 +60,41 @@ def serve(argv: Sequence[str]) -> int:
     try:
         config = engine_config(options)
         api_keys = read_api_keys(options.api_key_file, os.environ)
-        api_socket = _listen(config.http.host, config.http.port, option="port")
-        admin_socket = _listen(config.http.admin_host, config.http.admin_port, option="admin_port")
+        ports = listen(config.http)
     except ConfigError as error:
         print(f"sapwood: {error}", file=sys.stderr)
         return EXIT_USAGE
+    directory = Path(tempfile.mkdtemp(prefix="sapwood-"))
+    # What is on this machine the worker finds by itself: it is on its way before anything else is imported.
+    worker = _spawn(options, directory) if _is_local(options.model) else None
+
+    from sapwood_engine.service.ipc import HttpChannel
+    from sapwood_engine.service.logs import configure_logging
+    from sapwood_engine.service.start import Start
+
     configure_logging(options.log_level, program="http")
-    channel = ipc.HttpChannel()
-    start = _start(options, channel.addresses)
-    # What follows imports for the better part of a second, in which the worker is on its way already.
+    channel = HttpChannel(directory)
+    start = Start()
+    # A daemon: a download that is no longer wanted does not keep the program from ending.
+    Thread(target=_prepare, args=(start, worker, options, directory), name="start", daemon=True).start()
+    return run_http_process(config, channel, start, ports=ports, api_keys=api_keys, begin=begin)
+
+
+def run_http_process(
+    config: EngineConfig,
+    channel: HttpChannel,
+    start: Start,
+    *,
+    ports: Ports,
+    api_keys: frozenset[str],
+    begin: float,
+) -> int:
+    """Serve what ``start`` brings up until told to stop; return the exit code.
+
+    ``begin``: the monotonic time at which the program began.
+    """
+    import asyncio
+
     import uvloop
 
     from sapwood_engine.api.admin import build_admin_app
@@ -62,6 +103,7 @@ def serve(argv: Sequence[str]) -> int:
     from sapwood_engine.service.console import Console
     from sapwood_engine.service.http_server import HttpServer
     from sapwood_engine.service.lifecycle import Addresses, Lifecycle
+    from sapwood_engine.service.messages import Shutdown
 
     console = Console()
     client = EngineClient(
@@ -77,10 +119,10 @@ def serve(argv: Sequence[str]) -> int:
         channel=channel,
         start=start,
         servers=(
-            HttpServer(build_app(client, api_keys=api_keys), api_socket),
-            HttpServer(build_admin_app(client), admin_socket),
+            HttpServer(build_app(client, api_keys=api_keys), ports.api),
+            HttpServer(build_admin_app(client), ports.admin),
         ),
-        addresses=Addresses(api_url=_url(api_socket), admin_url=_url(admin_socket), needs_key=bool(api_keys)),
+        addresses=Addresses(api_url=_url(ports.api), admin_url=_url(ports.admin), needs_key=bool(api_keys)),
         console=console,
         drain_seconds=config.http.drain_seconds,
         begin=begin,
@@ -90,33 +132,49 @@ def serve(argv: Sequence[str]) -> int:
             return runner.run(lifecycle.run())
     finally:
         if start.worker.done() and not start.worker.exception():
-            start.worker.result().end(channel)
+            if client.capacity is None:
+                start.worker.result().kill()  # it loads, and does not listen yet
+            with contextlib.suppress(WorkerDied):
+                channel.send(Shutdown())
+            start.worker.result().end()
         channel.close()
 
 
 def worker(argv: Sequence[str]) -> int:
-    """The worker process; ``argv``: the directory of the pipes, then launch options with ``--model`` as
-    a path.
+    """The worker process; ``argv``: the directory of the pipes, then launch options of a model on this
+    machine.
     """
     directory, *rest = argv
     options = launch.parse(rest)
     config = engine_config(options)
-    configure_logging(options.log_level, program="worker")
-    channel = ipc.WorkerChannel(ipc.Addresses(Path(directory)))
 
+    from sapwood_engine.checkpoint.source import open_checkpoint
+    from sapwood_engine.service.ipc import Addresses, WorkerChannel
+    from sapwood_engine.service.logs import configure_logging
     from sapwood_engine.service.worker import BuiltExecutor, Report, run_worker
 
+    configure_logging(options.log_level, program="worker")
+
     def build(report: Report) -> BuiltExecutor:
-        # Imports torch: said first, because it is the longest silence of a start.
+        marks = [time.monotonic()]
+        checkpoint = open_checkpoint(options.model)
+        marks.append(time.monotonic())
+        # Said now, because it is the longest silence of a start.
         report("load", "importing torch")
         from sapwood_engine.runtime.start import build_executor
 
+        marks.append(time.monotonic())
         started = build_executor(
-            config, open_checkpoint(options.model), kernel_cache=_kernel_cache(os.environ), progress=report
+            config,
+            checkpoint,
+            kernel_cache=_kernel_cache(os.environ),
+            progress=lambda phase, detail, done: report(_PHASES[phase], detail, done),
         )
-        return BuiltExecutor(started.executor, started.facts, started.seconds)
+        seconds = {_PHASES[phase]: took for phase, took in started.seconds.items()}
+        seconds |= {"resolve": marks[1] - marks[0], "load": marks[2] - marks[1] + seconds["load"]}
+        return BuiltExecutor(started.executor, started.facts, seconds)
 
-    return run_worker(config, channel, build)
+    return run_worker(config, WorkerChannel(Addresses(Path(directory))), build)
 
 
 def _kernel_cache(environment: Mapping[str, str]) -> Path:
@@ -141,22 +199,21 @@ def read_api_keys(path: str | None, environment: Mapping[str, str]) -> frozenset
     return frozenset(keys - {""})
 
 
-def _start(options: LaunchOptions, addresses: ipc.Addresses) -> Start:
-    """Find the checkpoint, start the worker on it and read its tokenizer, on a thread."""
-    start = Start()
-    # A daemon: a download that is no longer wanted does not keep the program from ending.
-    Thread(target=_prepare, args=(start, options, addresses), name="start", daemon=True).start()
-    return start
+def _spawn(options: LaunchOptions, directory: Path) -> WorkerProcess:
+    return WorkerProcess([sys.executable, "-P", "-c", _WORKER_CODE, str(directory), *launch.to_argv(options)])
 
 
-def _prepare(start: Start, options: LaunchOptions, addresses: ipc.Addresses) -> None:
+def _prepare(start: Start, worker: WorkerProcess | None, options: LaunchOptions, directory: Path) -> None:
+    """Find or fetch the checkpoint, start the worker on it if it does not run yet, and read the tokenizer."""
+    from sapwood_engine.checkpoint.source import open_checkpoint
+
+    if worker is not None:
+        start.worker.set_result(worker)
     try:
         checkpoint = open_checkpoint(options.model)
         start.checkpoint.set_result(checkpoint)
-        path = checkpoint.weights[0] if checkpoint.kind == "gguf" else checkpoint.folder
-        worker_options = launch.to_argv(replace(options, model=str(path)))
-        command = [sys.executable, "-P", "-c", _WORKER_CODE, str(addresses.directory), *worker_options]
-        start.worker.set_result(WorkerProcess(command))
+        if worker is None:
+            start.worker.set_result(_spawn(replace(options, model=str(checkpoint.folder)), directory))
         from sapwood_engine.service.tokenizer_files import load_tokenizer
 
         start.tokenizer.set_result(load_tokenizer(checkpoint))
@@ -166,18 +223,30 @@ def _prepare(start: Start, options: LaunchOptions, addresses: ipc.Addresses) -> 
                 future.set_exception(error)
 
 
+def _is_local(model: str) -> bool:
+    return model.startswith(_BUILTIN) or Path(model).expanduser().exists()
+
+
 def _own_name(model: str) -> str:
     """The model's name before it is found: what `open_checkpoint` will call it."""
     path = Path(model).expanduser()
     if path.exists():
         return path.stem if path.is_file() else path.resolve().name
-    return model.removeprefix("builtin:").partition("@")[0]
+    return model.removeprefix(_BUILTIN).partition("@")[0]
+
+
+def listen(settings: HttpSettings) -> Ports:
+    """Bind both ports, before anything else takes its time; `ConfigError` where one cannot be had."""
+    return Ports(
+        api=_listen(settings.host, settings.port, option="port"),
+        admin=_listen(settings.admin_host, settings.admin_port, option="admin_port"),
+    )
 
 
 def _listen(host: str, port: int, *, option: str) -> socket.socket:
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((host, port), family=family, backlog=2048)
+        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
     except OSError as error:
         fix = (
             f"{host} port {port} cannot be listened on ({error.strerror}); take another, or 0 for a free one"

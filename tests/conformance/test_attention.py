@@ -92,7 +92,9 @@ def test_stale_slots_do_not_influence_the_result(backend: AttentionBackend, stal
 
 
 @pytest.mark.parametrize("page_size", [1, 4, 64])
-def test_where_pages_lie_and_how_large_they_are_changes_no_bit(backend: AttentionBackend, page_size: int) -> None:
+def test_where_pages_lie_and_how_large_they_are_changes_no_bit(
+    backend: AttentionBackend, page_size: int
+) -> None:
     shape = Shape(((1, 77), (40, 90)), page_size=16)
     case, other = make_case(shape), make_case(replace(shape, page_size=page_size))
     assert torch.equal(run(backend, case), run(backend, other))
@@ -110,7 +112,10 @@ def test_a_prompt_in_chunks_gives_what_it_gives_at_once(backend: AttentionBacken
             kv_last_page_len=torch.tensor([(end - 1) % 16 + 1], dtype=torch.int32),
             max_qo_len=end - first,
         )
-        check(backend, replace(whole, metadata=metadata, q=whole.q[first:end], expected=whole.expected[first:end]))
+        check(
+            backend,
+            replace(whole, metadata=metadata, q=whole.q[first:end], expected=whole.expected[first:end]),
+        )
 
 
 def test_one_plan_serves_many_layers(backend: AttentionBackend) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,11 +71,18 @@ def tiny_model(model_type: str, *, seed: int = 0, **settings: Any) -> Any:
     return model
 
 
-def write_gguf(path: Path, model: Any, dtype: str, extra: Mapping[str, Any] | None = None) -> None:
+def write_gguf(
+    path: Path,
+    model: Any,
+    dtype: str,
+    extra: Mapping[str, Any] | None = None,
+    rope_factors: Sequence[float] = (),
+) -> None:
     """Write ``model`` as llama.cpp's converter would, its matrices in ``dtype``, and round them so in
     ``model`` too.
 
-    ``extra``: more metadata, a name without prefix -> an int, float or str.
+    ``extra``: more metadata, a name without prefix -> an int, float or str; ``rope_factors``: the divisors of
+    the frequencies that files of Llama 3.1 carry as a tensor.
     """
     config = model.config
     architecture = "llama" if config.model_type == "mistral" else config.model_type
@@ -92,7 +99,7 @@ def write_gguf(path: Path, model: Any, dtype: str, extra: Mapping[str, Any] | No
     writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
     writer.add_eos_token_id(config.eos_token_id)
     for key, value in (extra or {}).items():
-        add = {int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}[type(value)]
+        add: Any = {int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}[type(value)]
         add(f"{architecture}.{key}", value)
     generator = np.random.default_rng(7)
     for name, parameter in model.named_parameters():
@@ -105,6 +112,8 @@ def write_gguf(path: Path, model: Any, dtype: str, extra: Mapping[str, Any] | No
             parameter.copy_(torch.from_numpy(values.astype(np.float32)).view(parameter.shape))
         raw = raw[_order(name, parameter.shape[0], config, architecture)]
         writer.add_tensor(_gguf_name(name), raw, raw_dtype=gguf.GGMLQuantizationType[stored])
+    if rope_factors:
+        writer.add_tensor("rope_freqs.weight", np.array(rope_factors, np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

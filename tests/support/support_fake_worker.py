@@ -1,10 +1,13 @@
-"""A worker process with a fake executor: ``support_fake_worker.py DIRECTORY LAUNCH-OPTIONS``, as `cli.worker`."""
+"""A worker process with a fake executor: ``support_fake_worker.py DIRECTORY LAUNCH-OPTIONS``, as
+`cli.worker`.
+"""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from threading import Event
 
 from support_fake_executor import FakeExecutor
 from support_service import small_capacity
@@ -17,6 +20,7 @@ from sapwood_engine.service.logs import configure_logging
 from sapwood_engine.service.worker import BuiltExecutor, Report, run_worker
 
 REFUSED_MODEL = "a model that cannot be loaded"
+ENDLESS_MODEL = "a model that never has loaded"
 
 
 def main(argv: Sequence[str]) -> int:
@@ -29,6 +33,8 @@ def main(argv: Sequence[str]) -> int:
         report("load", "nothing to load")
         if options.model == REFUSED_MODEL:
             raise ConfigError("--model", options.model, "take another")
+        if options.model == ENDLESS_MODEL:
+            Event().wait()
         return BuiltExecutor(FakeExecutor(small_capacity()), {"backend": "fake"}, {"load": 0.0})
 
     return run_worker(engine_config(options), WorkerChannel(Addresses(Path(directory))), build)

@@ -1,4 +1,6 @@
-"""A naive prefix cache to compare the real one with, page by page and without a tree; and short ways to fill one."""
+"""A naive prefix cache to compare the real one with, page by page and without a tree; and short ways to fill
+one.
+"""
 
 from __future__ import annotations
 
@@ -127,7 +129,12 @@ class NaiveCache:
                     self.stored.remove(page)
 
     def insert(
-        self, namespace: Namespace, tokens: Tokens, table: Sequence[int], locked: list[StoredPage], priority: int
+        self,
+        namespace: Namespace,
+        tokens: Tokens,
+        table: Sequence[int],
+        locked: list[StoredPage],
+        priority: int,
     ) -> list[StoredPage]:
         """Store the whole pages of ``tokens`` beyond ``locked`` and lock them; return the whole path."""
         self.tick += 1
@@ -166,7 +173,9 @@ class NaiveCache:
             first.expires = max(first.expires, expires)
             return False
         self._drop_superseded(namespace, tokens)
-        self.stored.append(StoredPage(page, namespace, tokens, self.tick, self.tick, priority, expires=expires))
+        self.stored.append(
+            StoredPage(page, namespace, tokens, self.tick, self.tick, priority, expires=expires)
+        )
         return True
 
     def evict(self, num_pages: int) -> int:
@@ -192,9 +201,7 @@ class NaiveCache:
         return num_tokens
 
     def flush(self, namespace: Namespace | None) -> int:
-        gone = [
-            page for page in self.stored if not page.flushed and namespace in (None, page.namespace)
-        ]
+        gone = [page for page in self.stored if not page.flushed and namespace in (None, page.namespace)]
         num_tokens = 0
         for page in gone:
             page.flushed = True

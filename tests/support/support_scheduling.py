@@ -143,6 +143,8 @@ class Engine:
 
     def step(self) -> StepPlan | None:
         """One turn of an engine's loop: with overlap a step stays in flight."""
+        if len(self.in_flight) == 2:
+            self.settle()
         plan = self.plan()
         if self.in_flight and (len(self.in_flight) == 2 or not self.overlap or plan is None):
             self.settle()

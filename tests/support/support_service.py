@@ -1,7 +1,7 @@
 """A whole engine but for the model and HTTP: client, pipes, engine loop and a fake executor.
 
-`thread_engine` runs the worker's loop on a thread of this process; `process_engine` in a second process, which is
-`support_fake_worker`.
+`thread_engine` runs the worker's loop on a thread of this process; `process_engine` in a second process,
+which is `support_fake_worker`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import tokenizers
 from support_fake_executor import FakeExecutor, capacity_for_tests
 from tokenizers import decoders, models, pre_tokenizers
 
+from sapwood_contract.http import LoadSnapshot
 from sapwood_contract.launch import LaunchOptions, to_argv
 from sapwood_engine.config import engine_config
 from sapwood_engine.core.ports import Capacity, Executor
@@ -29,20 +30,26 @@ from sapwood_engine.service.client import EngineClient, Generation, TextDelta
 from sapwood_engine.service.engine_loop import EngineLoop
 from sapwood_engine.service.ipc import HttpChannel, WorkerChannel
 from sapwood_engine.service.messages import FromWorker, Ready, Shutdown
-from sapwood_engine.service.supervisor import WorkerProcess, attend
-from sapwood_engine.service.tokenizer import Tokenizer
+from sapwood_engine.service.supervisor import attend
+from sapwood_engine.service.tokenizer import ChatTemplate, Tokenizer
 from sapwood_engine.service.worker import build_core
+from sapwood_engine.service.worker_process import WorkerProcess
 
-DEADLINE_SECONDS = 30.0
+DEADLINE_SECONDS = 10.0
 """Of every wait in these tests; reached only by a fault."""
 EOS_ID = 256
 VOCAB_SIZE = 257
-ENDLESS = 100_000
+ENDLESS = 60_000
 """More tokens than any test waits for."""
 
 
-def byte_tokenizer() -> Tokenizer:
+def byte_tokenizer(chat_template: ChatTemplate | None = None) -> Tokenizer:
     """A tokenizer whose ids 0 … 255 are the bytes, and 256 the special end-of-sequence token."""
+    return Tokenizer(byte_backend(), eos_token_ids=(EOS_ID,), chat_template=chat_template)
+
+
+def byte_backend() -> tokenizers.Tokenizer:
+    """What `byte_tokenizer` stands on."""
     own = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in own]
     vocab = {chr(byte): byte for byte in own} | {chr(0x100 + i): byte for i, byte in enumerate(others)}
@@ -50,7 +57,7 @@ def byte_tokenizer() -> Tokenizer:
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     backend.decoder = decoders.ByteLevel()
     backend.add_special_tokens([tokenizers.AddedToken("<|end|>", special=True)])
-    return Tokenizer(backend, eos_token_ids=(EOS_ID,))
+    return backend
 
 
 def small_capacity(**changes: int) -> Capacity:
@@ -86,7 +93,10 @@ def generation(
         prompt_ids=ids,
         namespace=Namespace(""),
         sampling=SamplingParams(
-            seed=0, temperature=temperature, num_logprobs=num_logprobs, num_prompt_logprobs=num_prompt_logprobs
+            seed=0,
+            temperature=temperature,
+            num_logprobs=num_logprobs,
+            num_prompt_logprobs=num_prompt_logprobs,
         ),
         stop=StopRules(max_tokens=max_tokens, min_tokens=min_tokens, stop_token_ids=stop_token_ids),
         request_id=request_id,
@@ -103,22 +113,29 @@ async def collect(client: EngineClient, call: Generation) -> list[TextDelta]:
         return [delta async for delta in client.generate(call)]
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    """Give way to the event loop until ``condition`` holds."""
+async def settle(client: EngineClient) -> LoadSnapshot:
+    """Return the load after the worker has taken everything sent so far and committed what was in flight.
+
+    Messages keep their order, an answer comes at the end of a turn of the worker's loop, a turn commits a
+    step, and two are in flight at most: three answers, asked for one after the other, are three turns.
+    """
     async with asyncio.timeout(DEADLINE_SECONDS):
-        while not condition():
-            await asyncio.sleep(0)
+        for _ in range(3):
+            assert (await client.admin("check"))["faults"] == []
+    return client.load
 
 
 @dataclass(slots=True)
 class ThreadWorker:
     """Stands in for the worker process: a thread, whose exit code is 1 when the loop raised."""
 
-    thread: threading.Thread
-    exit_code: asyncio.Future[int]
+    work: Callable[[], int]
+    thread: threading.Thread | None = None
 
-    async def wait(self) -> int:
-        return await asyncio.shield(self.exit_code)
+    def watch(self, ended: Callable[[int], None]) -> None:
+        """Start the thread; its end is this worker's."""
+        self.thread = threading.Thread(target=lambda: ended(self.work()), daemon=True)
+        self.thread.start()
 
 
 @dataclass(slots=True)
@@ -167,44 +184,46 @@ async def thread_engine(
     launch = launch or options()
     channel = HttpChannel()
     client = new_client(channel, launch)
-    loop = asyncio.get_running_loop()
-    exit_code: asyncio.Future[int] = loop.create_future()
     cache, scheduler = build_core(engine_config(launch), executor.capacity)
 
-    def work() -> None:
+    def work() -> int:
         pipe = FailingChannel(channel, fail_at=fail_send)
-        code = 0
         try:
             pipe.send(Ready(executor.capacity, {}, {}))
             EngineLoop(
-                scheduler=scheduler, cache=cache, executor=executor, channel=pipe, overlap=launch.overlap == "on"
+                scheduler=scheduler,
+                cache=cache,
+                executor=executor,
+                channel=pipe,
+                overlap=launch.overlap == "on",
             ).run()
         except OSError:
-            code = 1
+            return 1
         finally:
             pipe.close()
-            loop.call_soon_threadsafe(exit_code.set_result, code)
+        return 0
 
-    thread = threading.Thread(target=work)
-    worker = ThreadWorker(thread, exit_code)
+    worker = ThreadWorker(work)
     attending = asyncio.create_task(attend(worker, channel, client))
-    thread.start()
     try:
         async with asyncio.timeout(DEADLINE_SECONDS):
             await client.wait_until_ready()
         yield ThreadEngine(client, channel, executor, cache, scheduler, worker, attending)
     finally:
         await _stop(channel, attending)
-        thread.join(DEADLINE_SECONDS)
         channel.close()
-        assert not thread.is_alive()
 
 
 async def _stop(channel: HttpChannel, attending: asyncio.Task[int]) -> None:
-    with contextlib.suppress(WorkerDied):
-        channel.send(Shutdown())
+    ask_to_end(channel)
     async with asyncio.timeout(DEADLINE_SECONDS):
         await attending
+
+
+def ask_to_end(channel: HttpChannel) -> None:
+    """Send a `Shutdown`, unless nobody is there."""
+    with contextlib.suppress(WorkerDied):
+        channel.send(Shutdown())
 
 
 @dataclass(slots=True)
@@ -230,7 +249,8 @@ async def process_engine(launch: LaunchOptions | None = None) -> AsyncIterator[P
             await client.wait_until_ready()
         yield ProcessEngine(client, channel, worker, attending)
     finally:
-        worker.end(channel)
+        ask_to_end(channel)
+        worker.end()
         async with asyncio.timeout(DEADLINE_SECONDS):
             await attending
         channel.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Collection
 
 import numpy as np
 import torch
@@ -10,9 +10,9 @@ import torch
 from sapwood_engine.checkpoint.spec import ModelSpec, RopeSpec
 from sapwood_engine.checkpoint.tensors import StoredTensor
 from sapwood_engine.core.ports import Capacity
-from sapwood_engine.core.step import StepPlan, StepResult
 from sapwood_engine.kernels.attention.base import AttentionBackend
 from sapwood_engine.kernels.attention.reference import ReferenceAttention
+from sapwood_engine.layers.batch import ForwardBatch
 from sapwood_engine.models.decoder import Decoder
 from sapwood_engine.models.load import load_model
 from sapwood_engine.runtime.executor import TorchExecutor
@@ -67,7 +67,12 @@ def tiny_decoder(spec: ModelSpec = TINY, *, seed: int = 0, dtype: torch.dtype = 
 
 
 def capacity(
-    *, num_pages: int = 64, page_size: int = 4, max_seats: int = 8, max_step_tokens: int = 128, context: int = 128
+    *,
+    num_pages: int = 64,
+    page_size: int = 4,
+    max_seats: int = 8,
+    max_step_tokens: int = 128,
+    context: int = 128,
 ) -> Capacity:
     """A small capacity over `TINY`."""
     return Capacity(num_pages, page_size, context, max_seats, max_step_tokens, TINY.vocab_size)
@@ -89,20 +94,31 @@ def tiny_pool(limits: Capacity, spec: ModelSpec = TINY) -> KvPool:
     return pool
 
 
+class FailingModel:
+    """A model whose n-th forward, counted from 0, raises after it has written its KV."""
+
+    def __init__(self, model: Model, fail_forwards: Collection[int]) -> None:
+        self._model = model
+        self._fail_forwards = fail_forwards
+        self._num_forwards = 0
+
+    def forward(self, batch: ForwardBatch) -> torch.Tensor:
+        """See `Model.forward`."""
+        hidden = self._model.forward(batch)
+        self._num_forwards += 1
+        if self._num_forwards - 1 in self._fail_forwards:
+            raise RuntimeError("scripted failure")
+        return hidden
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """See `Model.logits`."""
+        return self._model.logits(hidden)
+
+
 def tiny_executor(
-    limits: Capacity,
-    *,
-    model: Model | None = None,
-    attention: AttentionBackend | None = None,
-    before: Callable[[StepPlan], None] = lambda plan: None,
+    limits: Capacity, *, model: Model | None = None, attention: AttentionBackend | None = None
 ) -> TorchExecutor:
-    """``before`` sees every plan on the executor's thread and may raise, which fails the step."""
+    """The real executor over ``model`` (default: `tiny_decoder`) and a pool full of NaN."""
     pool = tiny_pool(limits)
     runner = ModelRunner(model or tiny_decoder(), pool, attention or ReferenceAttention(), limits)
-
-    def run(plan: StepPlan) -> StepResult:
-        result = runner.run(plan)
-        before(plan)
-        return result
-
-    return TorchExecutor(limits, run, pool.release)
+    return TorchExecutor(limits, runner.run, num_threads=1, release=pool.release)

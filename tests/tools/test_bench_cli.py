@@ -6,16 +6,19 @@ import asyncio
 import json
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from support_api import served
 from support_fake_client import FakeClient, Say
 
 from sapwood_engine.api.app import build_app
+from sapwood_engine.errors import Draining
 from sapwood_engine.service.generation import Generation
 from sapwood_tools.bench import cli
-from sapwood_tools.bench.peers import PEERS, peer_command
+from sapwood_tools.bench.peers import PEERS
 
 
 async def bench(*arguments: str) -> tuple[int | None, list[dict[str, Any]], str]:
@@ -32,8 +35,8 @@ def exactly_as_many_tokens_as_asked(generation: Generation) -> Sequence[Say]:
     return [*said, Say(finish="length")]
 
 
-def engine(**fields: Any) -> FakeClient:
-    client = FakeClient(script=exactly_as_many_tokens_as_asked, num_cached_tokens=5, **fields)
+def engine() -> FakeClient:
+    client = FakeClient(script=exactly_as_many_tokens_as_asked, num_cached_tokens=5)
     return client.with_capacity(
         max_context_tokens=20_000
     )  # bytes are tokens there: prompts are five times longer
@@ -75,7 +78,8 @@ async def test_conversations_send_four_turns_each() -> None:
 
 
 async def test_failures_are_counted_by_reason_and_are_the_exit_code() -> None:
-    async with served(build_app(engine(state="draining"))) as url:
+    draining = FakeClient(script=lambda _: [Draining(retry_after_seconds=1)])
+    async with served(build_app(draining.with_capacity(max_context_tokens=20_000))) as url:
         code, printed, told = await bench("--url", url, "--workloads", "e_decode1")
     assert code == 1
     assert printed[1]["num_failures"] == 1, told
@@ -87,6 +91,22 @@ async def test_an_address_where_nobody_answers_is_told_in_one_line() -> None:
     assert code == 1
     assert told.startswith("sapwood bench: ")
     assert told.count("\n") == 1
+
+
+@pytest.mark.engine
+async def test_our_own_engine_is_started_measured_and_ended(tmp_path: Path) -> None:
+    small = {"kind": "completion", "prompt": "Once upon a time", "prompt_tokens": 4, "max_tokens": 8}
+    (tmp_path / "workloads").mkdir()
+    for name in ("warm", "e_decode1_r0"):
+        (tmp_path / "workloads" / f"{name}.jsonl").write_text(json.dumps(small))
+    where = ("--data", str(tmp_path), "--folder", str(tmp_path / "made"))
+    code, printed, told = await bench("--launch", "--workloads", "e_decode1", *where)
+    assert code == 0, told
+    run = printed[1]
+    assert (run["server"], run["num_output_tokens"], run["num_other_lengths"]) == ("sapwood", 8, 0)
+    assert run["cpu"]["server_cores"] > 0
+    mine = psutil.Process().children(recursive=True)
+    assert not [process for process in mine if process.status() != psutil.STATUS_ZOMBIE]
 
 
 @pytest.mark.parametrize(
@@ -108,10 +128,9 @@ def test_wrong_options_are_refused_by_name(
 
 
 def test_a_peer_implies_that_our_own_engine_is_started() -> None:
-    options = cli.read_options(
-        ["--peer", "openvino", "--peer", "openvino", "--engine-options", "--overlap=off"]
-    )
+    options = cli.read_options(["--peer", "openvino", "--peer", "openvino", "--engine-options=--overlap=off"])
     assert options.launch
+    assert options.num_repetitions > 1
     assert options.peers == ("openvino",)
     assert options.engine_options == ("--overlap=off",)
 
@@ -122,4 +141,3 @@ def test_every_peer_has_its_versions_and_its_server_in_the_repository() -> None:
         lines = (scripts / f"{name}.txt").read_text().split()
         assert all("==" in line for line in lines), name
         assert (scripts / f"{name}_server.py").exists()
-    assert peer_command.__doc__

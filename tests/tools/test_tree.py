@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
 from array import array
-from typing import Any
+from typing import Any, Literal
 
 import pytest
+from support_api import served
+from support_fake_client import FakeClient
 
+from sapwood_engine.api.admin import build_admin_app
 from sapwood_engine.core.prefix_cache import PrefixCache
 from sapwood_engine.core.request import Namespace
 from sapwood_tools import tree
@@ -94,12 +99,27 @@ def test_a_real_cache_is_drawn_as_it_is() -> None:
         assert isinstance(fresh, list)
         real.release(real.finish(receipt, key, [*match.pages, *fresh]))
     lines = tree.tree_lines(real.snapshot(max_nodes=100))
-    assert lines[0] == "● revision main"
-    assert [line.split("  ")[0] for line in lines[1:]] == [
-        "└── 4 tokens",
-        "    ├── 4 tokens",
-        "    └── 4 tokens",
-    ]
+    drawn = [line.partition("tokens")[0] for line in lines]
+    assert drawn == ["● revision main", "└── 4 ", "    ├── 4 ", "    └── 4 "]
+
+
+class EngineWithTree(FakeClient):
+    """Answers the admin API with a tree of one node."""
+
+    async def admin(self, action: Literal["cache", "flush", "check"], **arguments: Any) -> dict[str, Any]:
+        assert action == "cache"
+        assert arguments["max_nodes"] == 7
+        return cache(node(0))
+
+
+async def test_the_command_reads_the_admin_api_of_an_engine() -> None:
+    async with served(build_admin_app(EngineWithTree())) as url:
+        argv = [sys.executable, "-m", "sapwood", "tree", "--url", url, "--max-nodes", "7"]
+        process = await asyncio.create_subprocess_exec(*argv, stdout=asyncio.subprocess.PIPE)
+        shown, _ = await process.communicate()
+    assert shown.decode() == (
+        "fake/model-1 · ready · 0 running, 0 waiting\n\n● revision r\n└── 16 tokens  1 page  never hit\n"
+    )
 
 
 def test_an_engine_that_does_not_answer_is_an_error_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:

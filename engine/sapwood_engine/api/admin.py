@@ -18,8 +18,7 @@ from sapwood_contract.http import (
     ADMIN_DRAIN,
     ADMIN_FLUSH,
     ADMIN_LOAD,
-    EngineState,
-    LoadSnapshot,
+    EngineLoad,
 )
 from sapwood_engine.api import health
 from sapwood_engine.api.documented import answered_with
@@ -49,25 +48,16 @@ class AbortRequest(Fields):
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
-    """The engine's state and the one published snapshot of its load."""
-
-    model: str
-    state: EngineState
-    load: LoadSnapshot
-
-
-@dataclass(frozen=True, slots=True)
 class Aborted:
     num_aborted: int
     """Running choices that were told to stop."""
 
 
-@router.get(ADMIN_LOAD, summary="State and load", responses=answered_with(Load))
+@router.get(ADMIN_LOAD, summary="State and load", responses=answered_with(EngineLoad))
 async def show_load(request: Request) -> Response:
     """Return the state and the latest load snapshot."""
     engine: Engine = request.app.state.engine
-    return json_response(Load(engine.model_name, engine.state, engine.load))
+    return json_response(EngineLoad(engine.model_name, engine.state, engine.load))
 
 
 @router.get(ADMIN_CACHE, summary="The radix tree", responses=answered_with(dict[str, Any]))
@@ -88,14 +78,14 @@ async def flush_cache(request: Request) -> Response:
     return json_response(await engine.admin("flush"))
 
 
-@router.post(ADMIN_DRAIN, summary="Take no new requests", responses=answered_with(Load))
+@router.post(ADMIN_DRAIN, summary="Take no new requests", responses=answered_with(EngineLoad))
 async def drain(request: Request, body: DrainRequest | None = None) -> Response:
     """Refuse new requests from now on and answer when the running ones have ended, or at the deadline."""
     engine: Engine = request.app.state.engine
     asked = body.deadline_seconds if body is not None else None
     # A caller that gives up waiting has still asked for the drain.
     await asyncio.shield(asyncio.ensure_future(engine.drain(30.0 if asked is None else asked)))
-    return json_response(Load(engine.model_name, engine.state, engine.load))
+    return json_response(EngineLoad(engine.model_name, engine.state, engine.load))
 
 
 @router.post(ADMIN_ABORT, summary="End one call", responses=answered_with(Aborted))

@@ -71,9 +71,11 @@ def how_the_prompt_ends(
 def template_message(message: Message) -> dict[str, Any]:
     """Return ``message`` as chat templates expect it: content is always text, arguments are objects.
 
-    A missing content becomes "", because templates would print "None".
+    A missing content becomes "", because templates would print "None"; a developer is a system, because
+    open models know no developer and some templates would drop the turn.
     """
-    turn: dict[str, Any] = {"role": message.role, "content": message.content or ""}
+    role = "system" if message.role == "developer" else message.role
+    turn: dict[str, Any] = {"role": role, "content": message.content or ""}
     if message.name is not None:
         turn["name"] = message.name
     if message.tool_call_id is not None:
@@ -93,7 +95,7 @@ def template_message(message: Message) -> dict[str, Any]:
 def _as_object(arguments: str) -> dict[str, Any] | str:
     try:
         return msgspec.json.decode(arguments, type=dict[str, Any])
-    except msgspec.DecodeError:  # what a model once wrote need not be JSON
+    except (msgspec.DecodeError, RecursionError):  # what a model once wrote need not be JSON
         return arguments
 
 
@@ -125,17 +127,12 @@ class ChatWriter:
         """Return the completion made of everything taken."""
         choices = []
         for index, taken in sorted(self._taken.items()):
-            assert taken.last is not None
-            assert taken.last.finish_reason is not None, f"choice {index} ended without a finish reason"
-            choices.append(
-                ChatChoice(
-                    index,
-                    AnswerMessage("".join(taken.texts)),
-                    ChatLogprobs(taken.logprobs) if self._with_logprobs else None,
-                    taken.last.finish_reason,
-                    taken.last.stop_reason,
-                )
-            )
+            last = taken.last
+            assert last is not None
+            assert last.finish_reason is not None, f"choice {index} ended without a finish reason"
+            message = AnswerMessage("".join(taken.texts))
+            logprobs = ChatLogprobs(taken.logprobs) if self._with_logprobs else None
+            choices.append(ChatChoice(index, message, logprobs, last.finish_reason, last.stop_reason))
         return ChatCompletion(self.heading.id, self.heading.created, self.heading.model, choices, usage)
 
     def chunks(self, index: int, delta: TextDelta) -> list[ChatChunk]:

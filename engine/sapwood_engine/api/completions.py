@@ -39,9 +39,8 @@ async def create_completion(body: CompletionRequest, request: Request) -> Respon
     prompts = await _read_prompts(engine, body)
     num_prompt_logprobs = None
     if body.echo and (body.logprobs is not None or body.max_tokens == 0):
-        num_prompt_logprobs = (
-            body.logprobs or 0
-        )  # without new tokens, scoring the prompt is all there is to compute
+        # Also without logprobs: where no token is generated, the prompt's scores are all there is to compute.
+        num_prompt_logprobs = body.logprobs or 0
     generations = [
         build_generation(
             engine,
@@ -153,11 +152,10 @@ class TextWriter:
         """Return the completion made of everything taken."""
         choices = []
         for index, taken in sorted(self._taken.items()):
-            assert taken.last is not None
-            assert taken.last.finish_reason is not None, f"choice {index} ended without a finish reason"
-            logprobs = taken.logprobs if self._with_logprobs else None
             last = taken.last
-            assert last.finish_reason is not None
+            assert last is not None
+            assert last.finish_reason is not None, f"choice {index} ended without a finish reason"
+            logprobs = taken.logprobs if self._with_logprobs else None
             choices.append(
                 TextChoice(index, "".join(taken.texts), logprobs, last.finish_reason, last.stop_reason)
             )

@@ -20,7 +20,7 @@ def answered_with(shape: type[Any], *, streams: bool = False) -> dict[int | str,
             "text/event-stream": {
                 "schema": {
                     "type": "object",
-                    "description": "An event: a chunk as JSON, at the end `[DONE]`; after a failure an error.",
+                    "description": "An event: a chunk as JSON, or the `[DONE]` at the end, or an error.",
                     "properties": {"data": {"type": "string"}},
                     "required": ["data"],
                 }

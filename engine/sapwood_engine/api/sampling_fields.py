@@ -43,8 +43,18 @@ def _as_token_bias(value: Any) -> Any:
     return bias
 
 
-_Bias = Annotated[float, Field(ge=-100, le=100)]
 _Key = Annotated[str, Field(min_length=1, max_length=256)]
+_StopString = Annotated[str, Field(min_length=1)]
+_StopStrings = Annotated[list[_StopString], Field(max_length=MAX_STOP_STRINGS)]
+_Stop = Annotated[
+    _StopStrings, BeforeValidator(_as_stop_list, json_schema_input_type=_StopString | _StopStrings)
+]
+_Bias = Annotated[float, Field(ge=-100, le=100)]
+_BiasOfId = Annotated[
+    dict[Annotated[str, Field(pattern="^[0-9]{1,10}$")], _Bias],
+    Field(json_schema_extra={"additionalProperties": False}),
+]
+_LogitBias = Annotated[dict[int, _Bias], BeforeValidator(_as_token_bias, json_schema_input_type=_BiasOfId)]
 
 
 class StreamOptions(Fields):
@@ -75,29 +85,9 @@ class GenerationFields(Fields):
     presence_penalty: float | None = Field(None, ge=-2, le=2)
     frequency_penalty: float | None = Field(None, ge=-2, le=2)
     repetition_penalty: float | None = Field(None, ge=0.01, le=2, description="1 changes nothing.")
-    logit_bias: (
-        Annotated[
-            dict[int, _Bias],
-            BeforeValidator(
-                _as_token_bias,
-                json_schema_input_type=dict[Annotated[str, Field(pattern="^[0-9]{1,10}$")], _Bias],
-            ),
-        ]
-        | None
-    ) = None
+    logit_bias: _LogitBias | None = None
     seed: int | None = Field(None, ge=-(2**63), le=2**63 - 1)
-    stop: (
-        Annotated[
-            list[Annotated[str, Field(min_length=1)]],
-            BeforeValidator(
-                _as_stop_list,
-                json_schema_input_type=Annotated[str, Field(min_length=1)]
-                | Annotated[list[Annotated[str, Field(min_length=1)]], Field(max_length=MAX_STOP_STRINGS)],
-            ),
-            Field(max_length=MAX_STOP_STRINGS),
-        ]
-        | None
-    ) = None
+    stop: _Stop | None = None
     stop_token_ids: list[Annotated[int, Field(ge=0)]] | None = Field(None, max_length=1024)
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = Field(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from sapwood_engine.checkpoint.spec import Activation, Family, ModelSpec, RopeSpec, RopeVariant
 from sapwood_engine.errors import CheckpointError
@@ -21,6 +21,18 @@ _MISTRAL_WINDOW = 4096
 """What transformers assumes where a Mistral configuration says nothing."""
 _QWEN3_HEAD_DIM = 128
 """The same for Qwen3."""
+_ROPE_THETA = 10000.0
+"""The same for all."""
+_ROPE_ELSEWHERE = ("rope_type", "type", "rope_theta", "partial_rotary_factor")
+"""Beside the parameters of the variant, and kept elsewhere in `RopeSpec`."""
+_ROPE_REQUIRES: dict[RopeVariant, set[str]] = {
+    "default": set(),
+    "linear": {"factor"},
+    "dynamic": {"factor"},
+    "yarn": {"factor"},
+    "longrope": {"factor", "short_factor", "long_factor"},
+    "llama3": {"factor", "low_freq_factor", "high_freq_factor"},
+}
 
 
 def config_spec(folder: Path) -> ModelSpec:
@@ -36,13 +48,16 @@ def config_spec(folder: Path) -> ModelSpec:
     context = config.integer("max_position_embeddings")
     window = _sliding_window(config)
     attention_bias = bool(config.get("attention_bias", False))
+    kv_heads = config.integer("num_key_value_heads", default=heads)
+    if heads % kv_heads:
+        raise config.refuse("num_key_value_heads", f"it must divide the {heads} heads")
     return ModelSpec(
         family=family,
         vocab_size=config.integer("vocab_size"),
         hidden_size=hidden,
         num_layers=config.integer("num_hidden_layers"),
         num_heads=heads,
-        num_kv_heads=config.integer("num_key_value_heads", default=heads),
+        num_kv_heads=kv_heads,
         head_dim=head_dim,
         intermediate_size=config.integer("intermediate_size"),
         max_positions=min(context, window or context),
@@ -130,10 +145,10 @@ def _sliding_window(config: _Config) -> int | None:
     types = config.get("layer_types")
     if types is not None:
         return config.integer("sliding_window") if "sliding_attention" in types else None
-    if config.get("model_type") == "mistral":
-        absent = not config.has("sliding_window")
-        return _MISTRAL_WINDOW if absent else config.get("sliding_window")
-    if not config.get("use_sliding_window", False) or config.get("sliding_window") is None:
+    if config.get("model_type") == "mistral" and not config.has("sliding_window"):
+        return _MISTRAL_WINDOW
+    used = config.get("use_sliding_window", config.get("model_type") == "mistral")
+    if not used or config.get("sliding_window") is None:
         return None
     first_layer = config.get("max_window_layers", 0)
     return config.integer("sliding_window") if first_layer < config.integer("num_hidden_layers") else None
@@ -146,53 +161,40 @@ def _rope(config: _Config, *, context: int, head_dim: int) -> RopeSpec:
     if not isinstance(given, dict) or any(isinstance(value, dict) for value in given.values()):
         raise config.refuse(field, "one set of parameters for all layers is needed")
     variant: RopeVariant = given.get("rope_type") or given.get("type") or "default"
-    if variant not in get_args(RopeVariant):
+    if variant not in _ROPE_REQUIRES:
         raise config.refuse(
-            field, f"rope_type {variant!r} is not served; served are {', '.join(get_args(RopeVariant))}"
+            field, f"rope_type {variant!r} is not served; served are {', '.join(_ROPE_REQUIRES)}"
         )
-    parameters = {
-        k: v
-        for k, v in given.items()
-        if k not in ("rope_type", "type", "rope_theta", "partial_rotary_factor")
-    }
-    _complete(parameters, variant, config, context)
-    missing = _REQUIRED_PARAMETERS[variant] - parameters.keys()
+    parameters = {k: v for k, v in given.items() if k not in _ROPE_ELSEWHERE and v is not None}
+    _derive(parameters, variant, config, context)
+    missing = _ROPE_REQUIRES[variant] - parameters.keys()
     if missing:
         raise config.refuse(field, f"{', '.join(sorted(missing))} is missing")
-    rotary_dim = int(
-        head_dim * (given.get("partial_rotary_factor") or config.number("partial_rotary_factor", 1.0))
-    )
+    for name, value in parameters.items():
+        numbers = value if isinstance(value, list) else [value]
+        if not all(isinstance(number, int | float) for number in numbers):
+            raise config.refuse(field, f"{name} must be a number, or numbers")
+    share = given.get("partial_rotary_factor") or config.number("partial_rotary_factor", 1.0)
+    rotary_dim = int(head_dim * share)
     return RopeSpec(
-        theta=float(given.get("rope_theta") or config.number("rope_theta", 10000.0)),
+        theta=float(given.get("rope_theta") or config.number("rope_theta", _ROPE_THETA)),
         variant=variant,
         parameters=parameters,
         rotary_dim=None if rotary_dim == head_dim else rotary_dim,
     )
 
 
-_REQUIRED_PARAMETERS: dict[RopeVariant, set[str]] = {
-    "default": set(),
-    "linear": {"factor"},
-    "dynamic": {"factor"},
-    "yarn": {"factor"},
-    "longrope": {"factor", "short_factor", "long_factor"},
-    "llama3": {"factor", "low_freq_factor", "high_freq_factor"},
-}
-
-
-def _complete(parameters: dict[str, Any], variant: RopeVariant, config: _Config, context: int) -> None:
-    """Fill in what transformers derives from fields outside the parameters."""
+def _derive(parameters: dict[str, Any], variant: RopeVariant, config: _Config, context: int) -> None:
+    """Add what transformers takes from fields outside the parameters."""
     if variant in ("default", "linear"):
         return
+    name = "original_max_position_embeddings"
     if variant == "dynamic":
-        parameters["original_max_position_embeddings"] = context
+        parameters[name] = context
         return
-    original = config.get("original_max_position_embeddings") or parameters.get(
-        "original_max_position_embeddings"
-    )
-    parameters["original_max_position_embeddings"] = original or context
-    if variant in ("yarn", "longrope") and parameters.get("factor") is None:
-        parameters["factor"] = context / parameters["original_max_position_embeddings"]
+    parameters[name] = config.get(name) or parameters.get(name) or context
+    if variant in ("yarn", "longrope"):
+        parameters.setdefault("factor", context / parameters[name])
 
 
 def _end_tokens(folder: Path, config: _Config) -> tuple[int, ...]:

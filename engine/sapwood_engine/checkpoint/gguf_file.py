@@ -20,6 +20,8 @@ from sapwood_engine.errors import CheckpointError
 _CONVERT = "Convert the model with a current llama.cpp."
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
+_ALIGNMENT = 32
+"""Of tensors, in bytes, where the file says nothing."""
 _STRING, _ARRAY, _BOOL = 8, 9, 7
 _NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", _BOOL: "?", 10: "Q", 11: "q", 12: "d"}
 """Value type -> its struct format."""
@@ -76,7 +78,12 @@ def read_gguf(path: Path) -> GgufFile:
     """
     reader = _Reader(path)
     metadata = reader.metadata()
-    return GgufFile(path, metadata, reader.tensors(alignment=metadata.get("general.alignment", 32)))
+    alignment = metadata.get("general.alignment", _ALIGNMENT)
+    if not isinstance(alignment, int) or alignment < 1:
+        raise CheckpointError(
+            str(path), f"general.alignment is {alignment!r}, not a positive number", _CONVERT
+        )
+    return GgufFile(path, metadata, reader.tensors(alignment))
 
 
 class _Reader:

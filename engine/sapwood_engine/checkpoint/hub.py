@@ -63,20 +63,26 @@ def download(repository: Repository, *, endpoint: str | None = None, cache: Path
             repository, f"has no revision {repository.revision!r}", "Check the branch, tag or commit."
         ) from error
     except errors.LocalEntryNotFoundError as error:
+        reason = _reason(error.__cause__ or error)
         raise _refusal(
             repository,
-            "is not on this machine as a whole, and the hub does not answer",
+            f"is not on this machine as a whole, and the hub does not give it ({reason})",
             "Check the network, HF_ENDPOINT and HF_HUB_OFFLINE, or name a folder that holds the files.",
         ) from error
     except errors.HFValidationError as error:
         raise _refusal(repository, "is not a name that the hub allows", "Check the name.") from error
-    except (errors.HfHubHTTPError, OSError) as error:
+    except Exception as error:  # the client passes on whatever the libraries below it raise
         raise _refusal(
             repository,
-            f"could not be downloaded ({type(error).__name__}: {error})",
+            f"could not be downloaded ({_reason(error)})",
             "Try again later, or name a folder that holds the files.",
         ) from error
     return Path(folder)
+
+
+def _reason(error: BaseException) -> str:
+    """The first line: the client's messages go on with advice of their own."""
+    return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
 def _refusal(repository: Repository, problem: str, fix: str) -> CheckpointError:

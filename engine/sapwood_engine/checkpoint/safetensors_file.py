@@ -38,24 +38,29 @@ def _read(path: Path) -> list[StoredTensor]:
         # Copy-on-write, because torch refuses to view memory that it could not write.
         data = np.memmap(path, dtype=np.uint8, mode="c")
         start = 8 + int.from_bytes(data[:8].tobytes(), "little")
-        header = json.loads(data[8:start].tobytes())
-    except (OSError, ValueError) as error:
+        entries = json.loads(data[8:start].tobytes()).items()
+    except (OSError, ValueError, AttributeError) as error:
         raise CheckpointError(
             str(path), f"is not a readable safetensors file ({error})", "Download it again."
         ) from error
-    return [_tensor(path, name, entry, data[start:]) for name, entry in header.items() if name != _METADATA]
+    return [_tensor(path, name, entry, data[start:]) for name, entry in entries if name != _METADATA]
 
 
-def _tensor(path: Path, name: str, entry: dict[str, Any], data: Bytes) -> StoredTensor:
-    dtype, shape = entry["dtype"], tuple(entry["shape"])
+def _tensor(path: Path, name: str, entry: Any, data: Bytes) -> StoredTensor:
+    try:
+        dtype, shape = entry["dtype"], tuple(entry["shape"])
+        first, last = entry["data_offsets"]
+    except (TypeError, KeyError, ValueError) as error:
+        raise CheckpointError(
+            str(path), f"tensor {name} is not described ({error!r})", "Download it again."
+        ) from error
     if dtype not in _DTYPES:
         raise CheckpointError(
             str(path),
             f"tensor {name} has type {dtype}, which is not read here",
             f"Take a checkpoint in one of {', '.join(sorted(_DTYPES))}.",
         )
-    first, last = entry["data_offsets"]
-    if last - first != math.prod(shape) * BLOCK_SIZES[dtype][1] or last > data.size:
+    if not 0 <= first <= last <= data.size or last - first != math.prod(shape) * BLOCK_SIZES[dtype][1]:
         raise CheckpointError(
             str(path), f"tensor {name} does not fit the file's length", "Download it again."
         )

@@ -139,7 +139,7 @@ def _weight_files(folder: Path) -> tuple[Path, ...]:
     fix = (
         f"Name the file: {ggufs[0]}."
         if ggufs
-        else "Download the model's *.safetensors files and config.json."
+        else "Download the model's *.safetensors files and config.json, or name a .gguf file."
     )
     raise CheckpointError(str(folder), "holds no *.safetensors file", fix)
 

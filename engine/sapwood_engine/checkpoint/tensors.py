@@ -59,11 +59,13 @@ class StoredTensor:
         and k of the Llama family, whose rotary embedding turns neighbours there, where ours turns the halves
         of a head.
         """
-        rows = self.data.reshape(self.num_rows, -1)
-        if not self.interleaved_heads:
-            return rows
-        pairs = rows.reshape(self.interleaved_heads, -1, 2, rows.shape[1])
-        return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(rows.shape)
+        data = self.data
+        if self.interleaved_heads:
+            # Along the first axis whatever lies there: the rows of a matrix, the elements of a bias.
+            size = self.num_bytes // self.shape[0]
+            pairs = data.reshape(self.interleaved_heads, -1, 2, size)
+            data = np.ascontiguousarray(pairs.swapaxes(1, 2))
+        return data.reshape(self.num_rows, -1)
 
 
 TensorSource = Mapping[str, StoredTensor]

@@ -67,6 +67,8 @@ def _node_faults(node: Node, page_bytes: int) -> Iterator[str]:
         yield f"an edge is empty or shorter than counted: {node.num_pages} of {len(node.pages)} pages"
     if len(node.edge) != len(node.pages) * len(node.key) or len(node.key) % TOKEN_BYTES:
         yield f"an edge of {len(node.edge)} bytes holds {len(node.pages)} pages of {len(node.key)} bytes"
+    if node.children and node.num_pages != len(node.pages):
+        yield f"an inner node still has {len(node.pages)} pages but counts {node.num_pages}"
     if not node.edge.startswith(node.key):
         yield "a node is not keyed by its first page"
     if len(node.key) < page_bytes and (node.num_pages != 1 or node.children or node.lock_ref):
@@ -102,16 +104,18 @@ def _order_faults(tree: RadixTree, unlocked: set[int], leaves: set[int]) -> Iter
     if len(members) != len(set(members)):
         yield "a node stands twice in the eviction order"
     if not leaves <= set(members) <= unlocked:
-        yield f"the eviction order holds {len(members)} nodes; {len(leaves)} leaves and {len(unlocked)} nodes are unlocked"
+        yield (
+            f"the eviction order holds {len(members)} nodes, "
+            f"but {len(unlocked)} are unlocked, {len(leaves)} of them leaves"
+        )
     victim = tree.order.victim()
     if unlocked and (victim is None or id(victim) not in leaves):
         yield "the next victim is not an unlocked leaf of the tree"
 
 
 def _name(node: Node) -> str:
-    return (
-        f"at the node of pages {node.start}–{node.end} holding page {node.pages[0] if node.pages else 'none'}"
-    )
+    first = node.pages[0] if node.pages else "none"
+    return f"at the node of pages {node.start}–{node.end}, which holds page {first}"
 
 
 def deepest_path(tree: RadixTree) -> int:
@@ -122,10 +126,10 @@ def deepest_path(tree: RadixTree) -> int:
 def describe_tree(tree: RadixTree, *, max_nodes: int, token_ids: bool) -> dict[str, Any]:
     """Return namespaces and their nodes, nearest to the roots first, at most ``max_nodes`` in all.
 
-    ``{"num_nodes", "truncated", "namespaces": [{"namespace": {…}, "nodes": [node, …]}]}``; a node
-    is ``{"id", "parent", "depth", "num_tokens", "num_pages", "num_children", "lock_ref", "hits", "tick",
-    "priority"}``, where ``parent`` is the ``id`` of a node listed before it, None at the top, and ``token_ids``
-    where asked for.
+    ``{"num_nodes", "truncated", "namespaces": [{"namespace": {…}, "nodes": [node, …]}]}``; a node is ``{"id",
+    "parent", "depth", "num_tokens", "num_pages", "num_children", "lock_ref", "hits", "tick", "priority"}``,
+    where ``parent`` is the ``id`` of a node listed before it, None at the top, and ``token_ids`` where asked
+    for.
     """
     namespaces = []
     budget = max_nodes
@@ -144,7 +148,7 @@ def describe_tree(tree: RadixTree, *, max_nodes: int, token_ids: bool) -> dict[s
 
 
 def _walk(root: Root) -> Iterator[tuple[Node, int | None, int]]:
-    """Yield ``(node, parent's index in this walk, depth)`` breadth first; the nodes at the top have depth 1."""
+    """Yield ``(node, parent's index in this walk, depth)`` breadth first, from depth 1."""
     pending: deque[tuple[Node, int | None, int]] = deque((child, None, 1) for child in root.children.values())
     index = 0
     while pending:

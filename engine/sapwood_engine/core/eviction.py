@@ -1,9 +1,9 @@
 """In which order cached pages go. Every order is kept incrementally: nothing is sorted when memory is short.
 
-The tree tells an order what happens to its nodes and asks it for the next victim: an unlocked leaf. A policy is
-a key (the smallest goes first) and what it updates when a node is used or evicted; `RankedOrder` keeps any
-policy's leaves in a heap. `RecencyOrder` is the same as the policy ``lru``, at a cost that does not grow with the
-cache (it is the default, and the two are tested against each other).
+The tree tells an order what happens to its nodes and asks it for the next victim: an unlocked leaf. A policy
+is a key (the smallest goes first) and what it updates when a node is used or evicted; `RankedOrder` keeps any
+policy's leaves in a heap. `RecencyOrder` is the same as the policy ``lru``, at a cost that does not grow with
+the cache (it is the default, and the two are tested against each other).
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class EvictionOrder(ABC):
 
     @abstractmethod
     def split(self, upper: Node, lower: Node) -> None:
-        """Unlocked ``lower``, already admitted, gave its first pages to its new parent ``upper``, not yet admitted."""
+        """Unlocked ``lower``, a member, gave its first pages to its new parent ``upper``, not yet one."""
 
     @abstractmethod
     def became_leaf(self, node: Node) -> None:
-        """Unlocked ``node`` lost its last child. (None ever gains one: the tree grows below locked nodes only.)"""
+        """Unlocked ``node`` lost its last child. None gains one: the tree grows below locked nodes only."""
 
     @abstractmethod
     def victim(self) -> Node | None:
@@ -58,8 +58,8 @@ class EvictionOrder(ABC):
 class RecencyOrder(EvictionOrder):
     """Least recently used first, O(1) for every operation: one linked list through all unlocked nodes.
 
-    A used path is moved to the new end deepest node first. So each node stands before its parent, and the old end
-    is always a leaf: no search for it, and none for the next one when a parent becomes a leaf.
+    A used path is moved to the new end deepest node first. So each node stands before its parent, and the old
+    end is always a leaf: no search for it, and none for the next one when a parent becomes a leaf.
     """
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class RecencyOrder(EvictionOrder):
 
     def withdraw(self, node: Node) -> None:
         self._unlink(node, node)
-        # Left in place, the links of a node that stays locked for long would keep evicted neighbours in memory.
+        # The links of a node that stays locked for long would keep evicted neighbours in memory.
         node.older = node.newer = None
 
     def touch(self, node: Node) -> None:
@@ -79,12 +79,12 @@ class RecencyOrder(EvictionOrder):
         while first.lock_ref == 0 and first.parent is not None:
             # A path used together before is a run of the list already and moves as one piece.
             last = first
-            while last.newer is last.parent and last.parent is not None:
-                last = last.parent
-            above = last.parent
+            above = first.parent
+            while last.newer is above and above.parent is not None:
+                last = above
+                above = above.parent
             self._unlink(first, last)
             self._link(first, last, self._end)
-            assert above is not None, "the walk ended at a node without a parent that is no root"
             first = above
 
     def split(self, upper: Node, lower: Node) -> None:
@@ -111,15 +111,16 @@ class RecencyOrder(EvictionOrder):
     @staticmethod
     def _unlink(first: Node, last: Node) -> None:
         older, newer = first.older, last.newer
-        assert older is not None and newer is not None, "withdrawing a node that is not in the order"
+        assert older is not None, "taking out a node that is not in the order"
+        assert newer is not None, "taking out a node that is not in the order"
         older.newer = newer
         newer.older = older
 
     @staticmethod
     def _link(first: Node, last: Node, newer: Node) -> None:
-        """Put the run ``first … last`` just before ``newer``; the end stands after the newest and before the oldest."""
+        """Put the run ``first … last`` before ``newer``. The list is a ring, closed by the end."""
         older = newer.older
-        assert older is not None
+        assert older is not None, "putting a node before one that is not in the order"
         older.newer = first
         first.older = older
         last.newer = newer
@@ -129,8 +130,8 @@ class RecencyOrder(EvictionOrder):
 class RankedOrder(EvictionOrder):
     """Smallest rank first: a heap over the unlocked leaves, O(log n) an operation.
 
-    An entry is valid while its serial number is the node's ``entry``; a new rank is a new entry, and invalid ones
-    are passed over, or swept once they outnumber the valid.
+    An entry is valid while its serial number is the node's ``entry``; a new rank is a new entry, and invalid
+    ones are passed over, or swept once they outnumber the valid.
     """
 
     SWEEP_ENTRIES = 64
@@ -192,14 +193,15 @@ class RankedOrder(EvictionOrder):
 
 
 class CostOrder(RankedOrder):
-    """Cheapest loss first: expected recompute cost per page, by GreedyDual with frequency (Cherkasova 1998, GDSF).
+    """Cheapest loss first: expected recompute cost per page, by GreedyDual with frequency.
 
-    rank = level at last use + (hits + 1) * cost of recomputing the leaf's last page, where
+    (GDSF, Cherkasova 1998.) The rank is the level at the last use + (hits + 1) * the cost of recomputing the
+    leaf's last page, where
 
     - the cost of a page is ``1 + pages before it / QUADRATIC_PAGES``: attention makes a token dearer the more
       tokens stand before it, all else is the same for each;
-    - reuse hazard is estimated by hits, aged by the level: the rank of the last victim. A leaf that is not used
-      again is overtaken by the level, however many hits it once had.
+    - reuse hazard is estimated by hits, aged by the level: the rank of the last victim. A leaf that is not
+      used again is overtaken by the level, however many hits it once had.
 
     The miss-ratio curve, which knows the hazard better, is not used here.
     """
@@ -244,7 +246,7 @@ class Pins:
             self._sweep_at = 2 * len(self._heap) + self.SWEEP_PINS
 
     def lapsed(self, now: int) -> list[Node]:
-        """Take out the pins that end at ``now`` or before; return their nodes, descendants before ancestors."""
+        """Take out the pins that end at ``now`` or before; return their nodes, descendants first."""
         nodes = []
         while self._heap and self._heap[0][0] <= now:
             expires, _, node = heappop(self._heap)
@@ -264,7 +266,7 @@ RANKS: dict[PolicyName, Callable[[Node], Rank]] = {
     "mru": lambda node: (-node.tick,),
     "filo": lambda node: (-node.created,),
     "priority": lambda node: (node.priority, node.tick),
-    # Unpinned first, then the pin that ends first: a pin is a strong wish, never a reason to run out of memory.
+    # Unpinned first, then the pin that ends first: a pin is a strong wish, no reason to run out of memory.
     "ttl": lambda node: (node.expires, node.tick),
 }
 

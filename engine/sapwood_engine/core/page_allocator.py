@@ -28,7 +28,7 @@ class PageAllocator:
     def __init__(self, num_pages: int) -> None:
         self.num_pages = num_pages
         self._state = bytearray(num_pages)
-        # A stack: the pages freed last are handed out first, while their KV may still be in a cache near the cores.
+        # A stack: the pages freed last are handed out first, while they may still be in the cores' caches.
         self._free = list(range(num_pages - 1, -1, -1))
         self._num_stored = 0
 
@@ -73,7 +73,8 @@ class PageAllocator:
     def _move(self, pages: Iterable[int], expected: int, target: int) -> None:
         state = self._state
         for page in pages:
-            assert page >= 0 and state[page] == expected, (
+            assert page >= 0, f"page {page} does not exist"
+            assert state[page] == expected, (
                 f"page {page} is {_STATE_NAMES[state[page]]}, not {_STATE_NAMES[expected]}"
             )
             state[page] = target

@@ -52,7 +52,7 @@ class PageTable:
     def store(self, key: TokenKey) -> int | None:
         """Give the whole pages of ``key``, whose KV is computed, to the tree.
 
-        Returns the first page index that now reads another page, None when none does; duplicates become
+        Returns the first page index that reads another page now, None when none does; duplicates become
         spare.
         """
         inserted = self._cache.insert(self._receipt, key, self.pages)

@@ -1,7 +1,7 @@
 """The prefix cache as the scheduler sees it: pages by token prefix, and who owns each page.
 
-Every page is free, owned by the caller, or in the tree, there evictable or protected by a receipt; the four add up
-to the capacity after every call. The life of a request::
+Every page is free, owned by the caller, or in the tree, there evictable or protected by a receipt; the four
+add up to the capacity after every call. The life of a request::
 
     match = cache.match(namespace, key, limit_tokens=len(prompt) - 1)
     receipt = cache.lock(match)                       # match.pages are safe from eviction from here on
@@ -27,6 +27,7 @@ from sapwood_engine.core.cache_report import deepest_path, describe_tree, find_f
 from sapwood_engine.core.eviction import PolicyName, eviction_order
 from sapwood_engine.core.page_allocator import PageAllocator, Shortfall
 from sapwood_engine.core.radix_node import TOKEN_BYTES, Node, Root, TokenKey, token_key
+from sapwood_engine.core.radix_search import Found, PartialPage, find, next_page
 from sapwood_engine.core.radix_tree import RadixTree, Receipt
 from sapwood_engine.core.request import Namespace
 from sapwood_engine.core.step import Evicted, EvictionReason
@@ -42,18 +43,6 @@ __all__ = [
     "TokenKey",
     "token_key",
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class PartialPage:
-    """A page of the tree whose first ``num_tokens`` tokens (fewer than a page) are the next ones of the key.
-
-    It is not locked. Copy it in the step planned now (`StepPlan.copies` run in order and before any write), even if
-    the allocation that follows evicts it.
-    """
-
-    page: int
-    num_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +67,8 @@ class Match:
 class Inserted:
     """What an insert made of the caller's page table.
 
-    Entries ``[0, first + len(pages))`` are the tree's now, locked by ``receipt``; all behind stay the caller's.
+    Entries ``[0, first + len(pages))`` are the tree's now, locked by ``receipt``; all behind stay the
+    caller's.
     """
 
     first: int
@@ -87,7 +77,8 @@ class Inserted:
     """What the table must hold from index ``first`` on."""
     duplicates: tuple[int, ...]
     """Pages the caller gave whose place in ``pages`` another took. Still the caller's: release them once no
-    launched step uses them. Empty when the table need not change."""
+    launched step uses them. Empty when the table need not change.
+    """
     receipt: Receipt
     """Replaces the receipt given, which is spent."""
 
@@ -105,8 +96,8 @@ class PageCounts:
 class PrefixCache:
     """Allocator, tree and eviction order, kept in step.
 
-    ``num_pages`` pages of ``page_size`` tokens. With ``enabled=False`` nothing ever matches and nothing is stored;
-    with ``partial_pages=False`` only whole pages are.
+    ``num_pages`` pages of ``page_size`` tokens. With ``enabled=False`` nothing ever matches and nothing is
+    stored; with ``partial_pages=False`` only whole pages are.
     """
 
     def __init__(
@@ -137,28 +128,30 @@ class PrefixCache:
         root = self._tree.roots.get(namespace)
         if root is None or not self.enabled:
             return 0
-        num_bytes = min(len(key), limit_tokens * TOKEN_BYTES)
-        found = self._tree.find(root, key, num_bytes)
-        partial = self._tree.next_page(root, found, key, num_bytes)
-        return found.num_bytes // TOKEN_BYTES + (partial[1] if partial else 0)
+        found, partial = self._search(root, key, limit_tokens)
+        return found.num_bytes // TOKEN_BYTES + (partial.num_tokens if partial else 0)
 
     def match(self, namespace: Namespace, key: TokenKey, *, limit_tokens: int) -> Match:
-        """Find the longest stored prefix among the first ``limit_tokens`` tokens of ``key`` and count it as used.
+        """Find the longest stored prefix of the first ``limit_tokens`` tokens of ``key``; count it as used.
 
-        May split one edge where the match ends. The partial page is found but not counted as used: the request
-        that copies it touches its successor when it inserts.
+        For a request that is about to run; `peek` asks on behalf of one that waits. May split one edge where
+        the match ends. The partial page is found but not counted as used: the request that copies it touches
+        its successor when it inserts.
         """
-        tree = self._tree
-        root = tree.roots.get(namespace)
+        root = self._tree.roots.get(namespace)
         if root is None or not self.enabled:
             return Match((), 0, None, Root(namespace))
+        found, partial = self._search(root, key, limit_tokens)
+        node, pages = self._tree.use(root, found)
+        return Match(pages, len(pages) * self.page_size, partial, node)
+
+    def _search(self, root: Root, key: TokenKey, limit_tokens: int) -> tuple[Found, PartialPage | None]:
+        tree = self._tree
         num_bytes = min(len(key), limit_tokens * TOKEN_BYTES)
-        found = tree.find(root, key, num_bytes)
-        partial = tree.next_page(root, found, key, num_bytes)
-        node, pages = tree.use(root, found)
-        return Match(
-            pages, len(pages) * self.page_size, PartialPage(*partial) if partial else None, node
-        )
+        found = find(root, key, num_bytes=num_bytes, page_bytes=tree.page_bytes)
+        if not tree.partial_pages:
+            return found, None
+        return found, next_page(root, found, key, num_bytes=num_bytes, page_bytes=tree.page_bytes)
 
     def lock(self, match: Match) -> Receipt:
         """Keep ``match.pages`` from eviction until the receipt is unlocked, or spent by `insert` or `finish`.
@@ -178,12 +171,13 @@ class PrefixCache:
     def insert(self, receipt: Receipt, key: TokenKey, pages: Sequence[int], *, priority: int = 0) -> Inserted:
         """Store what a running request has computed, as far as it fills whole pages.
 
-        ``key`` is the tokens whose KV is computed, in the namespace of ``receipt``; ``pages`` is the request's page
-        table: first the ``receipt.num_pages`` pages that the receipt locks, then pages the request owns, at least
-        as many as ``key`` has whole pages. Ownership of the stored pages moves to the tree now.
+        ``key`` is the tokens whose KV is computed, in the namespace of ``receipt``; ``pages`` is the
+        request's page table: first the ``receipt.num_pages`` pages that the receipt locks, then pages the
+        request owns, at least as many as ``key`` has whole pages. Ownership of the stored pages moves to the
+        tree now.
 
-        Stores nothing when the cache is off or the namespace was flushed since ``receipt`` was made (the KV is of
-        before the flush); then the receipt comes back unchanged and ``pages`` is empty.
+        Stores nothing when the cache is off or the namespace was flushed since ``receipt`` was made (the KV
+        is of before the flush); then the receipt comes back unchanged and ``pages`` is empty.
         """
         if not self._may_store(receipt):
             return Inserted(receipt.num_pages, (), (), receipt)
@@ -199,12 +193,12 @@ class PrefixCache:
         priority: int = 0,
         pinned_until: int = 0,
     ) -> list[int]:
-        """Store what an ended (or preempted) request has computed, unlock it, and say what is left to release.
+        """Store what an ended (or preempted) request has computed, unlock it, say what is left to release.
 
-        As `insert`, but a last page filled in part is stored as well, and ``receipt`` is spent. ``pinned_until`` is
-        a tick for `expire` and the policy ``ttl``; 0 pins nothing. Returns every page of ``pages`` that the caller
-        still owns: duplicates, what lies behind ``key``, all if nothing is stored. Release them once no launched
-        step uses them.
+        As `insert`, but a last page filled in part is stored as well, and ``receipt`` is spent.
+        ``pinned_until`` is a tick for `expire` and the policy ``ttl``; 0 pins nothing. Returns every page of
+        ``pages`` that the caller still owns: duplicates, what lies behind ``key``, all if nothing is stored.
+        Release them once no launched step uses them.
         """
         inserted = self.insert(receipt, key, pages, priority=priority)
         receipt = inserted.receipt
@@ -240,7 +234,7 @@ class PrefixCache:
         return self._allocator.allocate(num_pages)
 
     def release(self, pages: Iterable[int]) -> None:
-        """Give owned pages back. Asserts on a page that the caller does not own, a double release among them."""
+        """Give owned pages back. Asserts on a page that is not owned, a double release among them."""
         self._allocator.release(pages)
 
     def counts(self) -> PageCounts:
@@ -267,9 +261,7 @@ class PrefixCache:
 
         Pages that running requests lock stay theirs, match nobody else any more, and go as they are unlocked.
         """
-        roots = list(self._tree.roots.values())
-        if namespace is not None:
-            roots = [root for root in roots if root.namespace == namespace]
+        roots = [root for root in self._tree.roots.values() if namespace in (None, root.namespace)]
         return self._record(sum(self._tree.flush(root) for root in roots), "flush")
 
     def take_evicted(self) -> list[Evicted]:

@@ -25,8 +25,8 @@ def token_key(token_ids: Iterable[int]) -> TokenKey:
 def common_prefix_bytes(key: bytes, offset: int, edge: bytes, limit: int) -> int:
     """Return how many bytes ``key[offset:]`` and ``edge`` share from their start, at most ``limit``.
 
-    Halving by memcmp: every byte found equal is compared once, and no bytes are copied (a slice of a memoryview
-    is only a view; comparing two memoryviews, in contrast, goes element by element).
+    Halving by memcmp: every byte found equal is compared once, and no bytes are copied (a slice of a
+    memoryview is only a view; comparing two memoryviews, in contrast, goes element by element).
     """
     low, high = 0, min(limit, len(edge), len(key) - offset)
     with memoryview(edge) as view:
@@ -43,9 +43,9 @@ def common_prefix_bytes(key: bytes, offset: int, edge: bytes, limit: int) -> int
 class Node:
     """An edge of whole pages below ``parent``; or, as a tail, one page filled only in part.
 
-    A tail's edge is shorter than one page; a tail is always a leaf. ``edge`` and ``pages`` are immutable, so that
-    a match can hand them out and a one-page edge can be its own key; what eviction cuts off their end is only
-    counted in ``num_pages`` until half of them is gone.
+    A tail's edge is shorter than one page; a tail is always a leaf. ``edge`` and ``pages`` are immutable, so
+    that a match can hand them out and a one-page edge can be its own key; what eviction cuts off their end is
+    only counted in ``num_pages`` until half of them is gone.
     """
 
     __slots__ = (
@@ -69,7 +69,9 @@ class Node:
         "tick",
     )
 
-    def __init__(self, *, parent: Node | None, edge: bytes, key: bytes, pages: tuple[int, ...], start: int) -> None:
+    def __init__(
+        self, *, parent: Node | None, edge: bytes, key: bytes, pages: tuple[int, ...], start: int
+    ) -> None:
         self.parent = parent
         """None for a root, and for a node that left the tree."""
         self.key = key
@@ -113,9 +115,14 @@ class Node:
         gone = self.pages[num_pages : self.num_pages]
         self.num_pages = num_pages
         if 2 * num_pages <= len(self.pages):
-            self.pages = self.pages[:num_pages]
-            self.edge = self.edge[: num_pages * len(self.key)]
+            self.trim()
         return gone
+
+    def trim(self) -> None:
+        """Forget what was cut. Inner nodes always have."""
+        if len(self.pages) != self.num_pages:
+            self.pages = self.pages[: self.num_pages]
+            self.edge = self.edge[: self.num_bytes]
 
 
 NO_CHILDREN: dict[bytes, Node] = {}
@@ -137,20 +144,22 @@ class Root(Node):
 class ChildIndex:
     """The keys of a node's children in order, in chunks, so that the closest key is found in O(log n).
 
-    Two byte strings share the longest prefix when they are neighbours in lexicographic order: if ``a < b < c``
-    then ``lcp(a, c) <= lcp(a, b)``. So only the live neighbours of where a query would stand can be the closest.
+    Two byte strings share the longest prefix when they are neighbours in lexicographic order: if
+    ``a < b < c`` then ``lcp(a, c) <= lcp(a, b)``. So only the live neighbours of where a query would stand
+    can be the closest.
 
     Keys of evicted children are not taken out at eviction, which must stay cheap and would have to search for
     them; a query that meets one drops it, and when they outnumber the living all are swept.
     """
 
-    __slots__ = ("_chunk_keys", "_chunks", "_firsts", "_num_keys")
+    __slots__ = ("_chunk_keys", "_chunks", "_firsts", "num_keys")
 
     def __init__(self, keys: Iterable[bytes], *, chunk_keys: int = 512) -> None:
         self._chunk_keys = chunk_keys
         self._chunks: list[list[bytes]] = []
         self._firsts: list[bytes] = []
-        self._num_keys = 0
+        self.num_keys = 0
+        """Keys entered and not taken out, those of evicted children included."""
         self._rebuild(keys)
 
     def _rebuild(self, keys: Iterable[bytes]) -> None:
@@ -158,18 +167,18 @@ class ChildIndex:
         size = self._chunk_keys
         self._chunks = [ordered[at : at + size] for at in range(0, len(ordered), size)] or [[]]
         self._firsts = [chunk[0] for chunk in self._chunks if chunk] or [b""]
-        self._num_keys = len(ordered)
+        self.num_keys = len(ordered)
 
     def add(self, key: bytes, children: dict[bytes, Node]) -> None:
-        """Enter ``key``, which ``children`` has just gained. A key met again before its sweep is entered twice."""
-        if self._num_keys > 2 * len(children) + self._chunk_keys:
+        """Enter ``key``, which ``children`` has just gained; twice, if it was one of theirs before."""
+        if self.num_keys > 2 * len(children) + self._chunk_keys:
             self._rebuild(children)
             return
         at = self._chunk_of(key)
         chunk = self._chunks[at]
         insort(chunk, key)
         self._firsts[at] = chunk[0]
-        self._num_keys += 1
+        self.num_keys += 1
         if len(chunk) > 2 * self._chunk_keys:
             half = chunk[self._chunk_keys :]
             del chunk[self._chunk_keys :]
@@ -177,7 +186,7 @@ class ChildIndex:
             self._firsts.insert(at + 1, half[0])
 
     def neighbours(self, query: bytes, children: dict[bytes, Node]) -> list[bytes]:
-        """Return the keys of ``children`` next to ``query``: the last one before it and the first one from it on."""
+        """Return the keys of ``children`` next to ``query``: the last before it and the first from it on."""
         found = []
         while (left := self._before(query)) is not None:
             if left[2] in children:
@@ -213,7 +222,7 @@ class ChildIndex:
     def _discard(self, at: int, position: int) -> None:
         chunk = self._chunks[at]
         del chunk[position]
-        self._num_keys -= 1
+        self.num_keys -= 1
         if chunk:
             self._firsts[at] = chunk[0]
         elif len(self._chunks) > 1:
@@ -225,4 +234,9 @@ class ChildIndex:
         """Is every one of ``keys`` here, and all in order?"""
         entries = [key for chunk in self._chunks for key in chunk]
         firsts = [chunk[0] if chunk else b"" for chunk in self._chunks]
-        return entries == sorted(entries) and firsts == self._firsts and set(keys) <= set(entries)
+        return (
+            entries == sorted(entries)
+            and firsts == self._firsts
+            and self.num_keys == len(entries)
+            and set(keys) <= set(entries)
+        )

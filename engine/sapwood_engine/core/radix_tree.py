@@ -1,37 +1,35 @@
 """Which prefixes are stored: one compressed tree of whole pages for each namespace.
 
 Decides what matches, where nodes split, what is locked, and gives up pages in the eviction order's sequence.
-Keeps these invariants: no edge is empty; a node's children differ in their first page; a node's ``lock_ref`` is
-the number of live receipts at it or below it, so that a parent is locked whenever a child is; the tree grows below
-locked nodes only; ``num_evictable + num_protected`` is the number of pages stored.
+Keeps these invariants: no edge is empty; a node's children differ in their first page; a node's ``lock_ref``
+is the number of live receipts at it or below it, so that a parent is locked whenever a child is; the tree
+grows below locked nodes only; ``num_evictable + num_protected`` is the number of pages stored.
 
 ::
 
-    Root ── [page page page] ─┬─ [page page]      children are keyed by their first page's bytes
-                              ├─ [page] ── [tail   a tail is one page filled in part, always a leaf, never locked
-                              └─ [tail
+    Root ── [page page page] ─┬─ [page page]       children are keyed by their first page's bytes
+                              ├─ [page] ── [tail    a tail is one page filled in part: always a leaf,
+                              └─ [tail              never locked, never the beginning of a sibling
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from sapwood_engine.core.eviction import EvictionOrder, Pins
 from sapwood_engine.core.page_allocator import PageAllocator
 from sapwood_engine.core.radix_node import (
-    TOKEN_BYTES,
     NO_CHILDREN,
-    ChildIndex,
+    TOKEN_BYTES,
     Node,
     Root,
     TokenKey,
     common_prefix_bytes,
 )
+from sapwood_engine.core.radix_search import Found, closest_child
 from sapwood_engine.core.request import Namespace
-
-_SCAN_CHILDREN = 4
-"""Up to so many children are looked at one by one; more get a `ChildIndex`."""
 
 
 class Receipt:
@@ -48,15 +46,6 @@ class Receipt:
     def num_pages(self) -> int:
         """Whole pages locked: so many leading entries of the holder's page table are the tree's."""
         return self.node.end
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """Where a walk ended: at ``path``, root excluded, of whose last node only ``taken`` bytes of the edge matched."""
-
-    path: list[Node]
-    taken: int
-    num_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,63 +77,17 @@ class RadixTree:
         self.num_locked_nodes = 0
         self.num_receipts = 0
         self._allocator = allocator
-        self._partial_pages = partial_pages and page_size > 1
+        self.partial_pages = partial_pages and page_size > 1
         self._tick = 0
         self._pins = Pins()
 
-    # --- looking up
-
-    def find(self, root: Root, key: TokenKey, num_bytes: int) -> Found:
-        """Walk down from ``root`` along the whole pages of the first ``num_bytes`` of ``key``; mutates nothing."""
-        size = self.page_bytes
-        end = num_bytes - num_bytes % size
-        path: list[Node] = []
-        position = 0
-        children = root.children
-        while position < end:
-            child = children.get(key[position : position + size])
-            if child is None:
-                break
-            path.append(child)
-            length = child.num_pages * size
-            stop = position + length
-            # The dictionary has compared the first page already. An edge whose end was evicted takes the slow way.
-            if length != size and (stop > end or not key.startswith(child.edge, position)):
-                taken = common_prefix_bytes(key, position, child.edge, min(length, end - position))
-                taken -= taken % size
-                if taken < length:
-                    return Found(path, taken, position + taken)
-            position = stop
-            children = child.children
-        return Found(path, path[-1].num_bytes if path else 0, position)
-
-    def next_page(self, root: Root, found: Found, key: TokenKey, num_bytes: int) -> tuple[int, int] | None:
-        """Return the stored page that shares most tokens with what ``found`` left of ``key[:num_bytes]``.
-
-        As ``(page, num_tokens)``, None when no page shares any. Changes nothing that could be seen.
-        """
-        at = found.num_bytes
-        if not self._partial_pages or at >= num_bytes:
-            return None
-        rest = key[at : min(num_bytes, at + self.page_bytes)]
-        node = found.path[-1] if found.path else root
-        if found.taken < node.num_bytes:
-            edge = node.edge[found.taken : found.taken + self.page_bytes]
-            shared = common_prefix_bytes(rest, 0, edge, len(rest))
-            page = node.pages[found.taken // self.page_bytes]
-        else:
-            closest = _closest_child(node, rest)
-            if closest is None:
-                return None
-            child, shared = closest
-            page = child.pages[0]
-        num_tokens = shared // TOKEN_BYTES
-        return (page, num_tokens) if num_tokens else None
+    # --- using
 
     def use(self, root: Root, found: Found) -> tuple[Node, tuple[int, ...]]:
         """Record that a request uses ``found``: split its last node where the match ended, touch the path.
 
-        Returns the deepest matched node and the pages of the path, root first. ``found`` is of no use afterwards.
+        Returns the deepest matched node and the pages of the path, root first. ``found`` is of no use
+        afterwards.
         """
         path = found.path
         if not path:
@@ -154,18 +97,20 @@ class RadixTree:
         node = path[-1]
         if found.taken < node.num_bytes:
             path[-1] = node = self._split(node, found.taken)
-        pages: list[int] = []
+        runs = []
         for step in path:
             step.tick = tick
             step.hits += 1
-            pages += step.live_pages()
+            runs.append(step.pages)
+        runs[-1] = node.live_pages()  # only a leaf has lost pages
         self.order.touch(node)
-        return node, node.live_pages() if len(path) == 1 else tuple(pages)
+        # A long prompt is often one edge: its pages are handed out without copying them.
+        return node, runs[0] if len(runs) == 1 else tuple(chain.from_iterable(runs))
 
     # --- locking
 
     def lock(self, node: Node) -> Receipt:
-        """Lock ``node`` and everything above it. A root that is not in the tree (yet, or any more) is put there."""
+        """Lock ``node`` and everything above it. A root that is new or was forgotten enters the tree."""
         if isinstance(node, Root):
             root = self.roots.setdefault(node.namespace, node)
             root.lock_ref += 1
@@ -181,17 +126,18 @@ class RadixTree:
         return Receipt(node, at)
 
     def unlock(self, receipt: Receipt) -> None:
-        """Give ``receipt`` back. What nobody else locks becomes evictable, as if used now; if the namespace was
-        flushed meanwhile, it leaves the tree instead."""
+        """Give ``receipt`` back.
+
+        What nobody else locks becomes evictable, as if used now; or leaves the tree, if its namespace was
+        flushed meanwhile.
+        """
         self._spend(receipt)
         self._tick += 1
         root = receipt.root
         at = receipt.node
         while at.parent is not None:
             parent = at.parent
-            assert at.lock_ref > 0, (
-                f"unlocking a node of pages {at.start}–{at.end} that has {at.lock_ref} locks"
-            )
+            assert at.lock_ref > 0, f"unlocking pages {at.start}–{at.end}, which have {at.lock_ref} locks"
             at.lock_ref -= 1
             if at.lock_ref == 0:
                 at.tick = self._tick
@@ -209,18 +155,17 @@ class RadixTree:
     def insert(self, receipt: Receipt, key: TokenKey, pages: Sequence[int], *, priority: int) -> Growth:
         """Store the whole pages of ``key`` below ``receipt``, which locks a prefix of them already.
 
-        Where the tree has a page already, the caller's is a duplicate. ``receipt`` is spent; the growth's locks
-        everything inserted. Costs O(pages beyond the old receipt).
+        Where the tree has a page already, the caller's is a duplicate. ``receipt`` is spent; the growth's
+        locks everything inserted. Costs O(pages beyond the old receipt).
         """
         size = self.page_bytes
         node = receipt.node
         first = at = node.end
         num_pages = len(key) // size
-        assert first <= num_pages <= len(pages), (
-            f"{first} pages locked, {num_pages} in the key, {len(pages)} given"
-        )
-        assert first == 0 or node.pages[node.num_pages - 1] == pages[first - 1], (
-            f"page {pages[first - 1]} of the caller's table is not page {node.pages[node.num_pages - 1]} that its receipt locks"
+        assert first <= num_pages <= len(pages), f"{first} locked, {num_pages} in key, {len(pages)} pages"
+        locked = node.live_pages()[-1:]
+        assert locked == tuple(pages[first - len(locked) : first]), (
+            f"the receipt ends at page {locked}, which is not page {first - 1} of the caller's table"
         )
         self._spend(receipt)
         self._tick += 1
@@ -232,7 +177,7 @@ class RadixTree:
                 mine = tuple(pages[at:num_pages])
                 child = self._attach(node, key[at * size : num_pages * size], mine, priority=priority)
             else:
-                limit = min(child.num_pages, num_pages - at) * size
+                limit = (num_pages - at) * size
                 taken = common_prefix_bytes(key, at * size, child.edge, limit) // size * size
                 if taken < child.num_bytes:
                     child = self._split(child, taken)
@@ -247,15 +192,15 @@ class RadixTree:
         return Growth(first, tuple(kept), tuple(duplicates), Receipt(node, receipt.root))
 
     def insert_tail(self, receipt: Receipt, rest: bytes, page: int, *, priority: int, expires: int) -> bool:
-        """Store ``page``, whose first slots hold ``rest``, below ``receipt``; False when there is no use for it.
+        """Store ``page``, whose first slots hold ``rest``, below ``receipt``; False if it is of no use.
 
         ``rest`` is shorter than a page and longer than nothing.
         """
-        if not self._partial_pages:
+        if not self.partial_pages:
             return False
         self._tick += 1
         node = receipt.node
-        closest = _closest_child(node, rest)
+        closest = closest_child(node, rest)
         if closest is not None and closest[1] == len(rest):
             child = closest[0]
             if child.num_pages > 1:
@@ -277,7 +222,7 @@ class RadixTree:
     # --- shrinking
 
     def evict(self, num_pages: int) -> int:
-        """Give up ``num_pages`` pages from the ends of leaves in the order's sequence, fewer if fewer are evictable.
+        """Give up ``num_pages`` pages, fewer if fewer are evictable, each from the end of the order's victim.
 
         Returns the number of tokens given up.
         """
@@ -301,7 +246,8 @@ class RadixTree:
     def expire(self, now: int) -> int:
         """End the pins whose tick is not after ``now`` and give up what they held, unless it is in use.
 
-        A node that is locked, or has children that were never pinned, merely loses its pin. Returns the tokens.
+        A node that is locked, or has children that were never pinned, merely loses its pin. Returns the
+        tokens.
         """
         num_bytes = 0
         for node in self._pins.lapsed(now):
@@ -311,7 +257,7 @@ class RadixTree:
         return num_bytes // TOKEN_BYTES
 
     def flush(self, root: Root) -> int:
-        """Put ``root`` out of reach and give up all that is unlocked below it. Returns the tokens given up."""
+        """Put ``root`` out of reach and give up all that is unlocked below it. Returns the tokens."""
         del self.roots[root.namespace]
         root.flushed = True
         self.flushed_roots.append(root)
@@ -330,18 +276,20 @@ class RadixTree:
     def _attach(
         self, parent: Node, edge: bytes, pages: tuple[int, ...], *, priority: int, expires: int = 0
     ) -> Node:
-        """Add an unlocked leaf below ``parent``; a tail that it begins with has nothing of its own left and goes."""
+        """Add an unlocked leaf below ``parent``. A tail that it begins with is superseded and goes."""
         key = edge[: self.page_bytes]
-        if self._partial_pages and (closest := _closest_child(parent, key)) is not None:
+        if self.partial_pages and (closest := closest_child(parent, key)) is not None:
             child, shared = closest
             if shared == child.num_bytes:
                 self._remove(child)
         node = Node(parent=parent, edge=edge, key=key, pages=pages, start=parent.end)
         node.tick = node.created = self._tick
         node.priority = priority
+        _raise_priority(parent, priority)
         self.pin(node, expires)
         if parent.children is NO_CHILDREN:
             parent.children = {}
+        parent.trim()
         parent.children[key] = node
         if parent.index is not None:
             parent.index.add(key, parent.children)
@@ -361,7 +309,11 @@ class RadixTree:
         parent = node.parent
         assert parent is not None, "split of a root or of a node that left the tree"
         upper = Node(
-            parent=parent, edge=node.edge[:num_bytes], key=node.key, pages=node.pages[:num_pages], start=node.start
+            parent=parent,
+            edge=node.edge[:num_bytes],
+            key=node.key,
+            pages=node.pages[:num_pages],
+            start=node.start,
         )
         upper.lock_ref = node.lock_ref
         upper.tick, upper.created, upper.hits = node.tick, node.created, node.hits
@@ -390,9 +342,9 @@ class RadixTree:
 
     def _detach(self, node: Node) -> None:
         parent = node.parent
-        assert parent is not None and not node.lock_ref and not node.children, (
-            "removing a node that is in use"
-        )
+        assert parent is not None, "removing a root or a node that left the tree"
+        assert not node.lock_ref, f"removing a node that has {node.lock_ref} locks"
+        assert not node.children, f"removing a node that has {len(node.children)} children"
         self.order.withdraw(node)
         del parent.children[node.key]
         node.parent = None
@@ -440,25 +392,8 @@ def iter_nodes(root: Root) -> Iterator[Node]:
             pending.append(child)
 
 
-def _closest_child(node: Node, rest: bytes) -> tuple[Node, int] | None:
-    """Return the child of ``node`` whose first page shares most bytes with ``rest``, and how many.
-
-    Of several the first in order; None if there are no children.
-    """
-    children = node.children
-    if not children:
-        return None
-    candidates: Iterable[bytes] = children
-    if len(children) > _SCAN_CHILDREN:
-        if node.index is None:
-            node.index = ChildIndex(children)
-        candidates = node.index.neighbours(rest, children)
-    unshared, key = min((-common_prefix_bytes(rest, 0, key, len(rest)), key) for key in candidates)
-    return children[key], -unshared
-
-
 def _raise_priority(node: Node, priority: int) -> None:
-    """Let ``node`` and all above it have ``priority`` at least; ancestors never have less than their descendants."""
+    """Let ``node`` and all above it have ``priority`` at least: no ancestor ever has less."""
     while node.parent is not None and node.priority < priority:
         node.priority = priority
         node = node.parent

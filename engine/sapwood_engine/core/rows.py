@@ -26,9 +26,11 @@ def add_decodes(plan: StepPlan, decodes: list[Sequence]) -> None:
         sequence.num_in_flight += 1
 
 
-def add_chunk(plan: StepPlan, sequence: Sequence, num_tokens: int) -> None:
-    """Add a row with the next ``num_tokens`` known tokens of ``sequence``; it samples if they are the
-    last."""
+def add_chunk(plan: StepPlan, sequence: Sequence, num_tokens: int) -> bool:
+    """Add a row with the next ``num_tokens`` known tokens of ``sequence``.
+
+    Returns whether it samples, which it does if they are the last.
+    """
     row = len(plan.seats)
     start = sequence.num_scheduled
     end = start + num_tokens
@@ -46,3 +48,4 @@ def add_chunk(plan: StepPlan, sequence: Sequence, num_tokens: int) -> None:
         sequence.num_sampled += 1
     sequence.num_scheduled = end
     sequence.num_in_flight += 1
+    return samples

@@ -14,8 +14,7 @@ from sapwood_engine.core.sequence import Sequence
 def find_faults(
     cache: PrefixCache, running: RunningSet, queue: WaitingQueue, launched: Iterable[list[Sequence]]
 ) -> list[str]:
-    """Check cache, pages, seats and counts; ``launched`` has the sequences of each step in flight.
-    O(capacity)."""
+    """Check cache, pages, seats and counts in O(capacity); ``launched``: the rows of each step in flight."""
     holders = [*running, *running.leaving]
     owned = [page for s in holders if s.table for page in s.table.own_pages]
     faults = cache.check_invariants(owned)
@@ -33,6 +32,8 @@ def find_faults(
             faults.append(
                 f"{_name(sequence)}: {rows[sequence]} rows in flight, {sequence.num_in_flight} counted"
             )
+    if not len(running) and not len(queue) and queue.num_groups:
+        faults.append(f"nobody waits or runs, but {queue.num_groups} groups of the queue are left")
     if not holders:
         counts = cache.counts()
         if counts.owned or counts.protected:

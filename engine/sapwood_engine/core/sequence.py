@@ -108,6 +108,12 @@ class Sequence:
         """Most tokens that may come from the cache: at least one must be computed to get logits."""
         return 0 if self.wants_prompt_logprobs else len(self.tokens) - 1
 
+    def next_chunk(self, chunk_tokens: int) -> int:
+        """Return how many known tokens the next step computes, if step tokens do not run out."""
+        if self.preempting is not None:
+            return 0
+        return min(chunk_tokens, len(self.tokens) - self.num_scheduled)
+
     def key(self, num_tokens: int | None = None) -> TokenKey:
         """The key of the first ``num_tokens`` known tokens, of all of them where None."""
         return (self.tokens if num_tokens is None else self.tokens[:num_tokens]).tobytes()

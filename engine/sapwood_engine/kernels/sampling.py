@@ -85,7 +85,9 @@ def add_at(logits: torch.Tensor, rows: torch.Tensor, ids: torch.Tensor, values: 
     logits.index_put_((rows, ids), values, accumulate=True)
 
 
-def sample(logits: torch.Tensor, truncation: Truncation, uniforms: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def sample(
+    logits: torch.Tensor, truncation: Truncation, uniforms: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Draw one token a row; return (ids int64, whether the row is usable), [num_rows] each.
 
     ``logits`` float32 [num_rows, vocab_size], ``uniforms`` float64 [num_rows] in [0, 1). Unusable rows are those of
@@ -109,7 +111,9 @@ def sample(logits: torch.Tensor, truncation: Truncation, uniforms: torch.Tensor)
     total = cumulative[:, -1]
     # Rounding may lift u * total to total, where no id lies.
     targets = torch.minimum(uniforms * total, torch.nextafter(total, torch.zeros_like(total)))
-    drawn = torch.searchsorted(cumulative, targets[:, None], right=True)[:, 0].clamp_(max=logits.shape[-1] - 1)
+    drawn = torch.searchsorted(cumulative, targets[:, None], right=True)[:, 0].clamp_(
+        max=logits.shape[-1] - 1
+    )
     return torch.where(draws, drawn, greedy_ids), usable
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+import torch
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
@@ -20,6 +22,13 @@ LANES = 16 if detect_cpu_features().avx512 else 8
 NUM_REGISTERS = 32 if LANES == 16 else 16
 SMALL_LANES = 4
 """Every head_dim is a multiple of this; what LANES leaves over is done in steps of it."""
+
+TAGS = {
+    torch.float32: np.empty(0, np.float32),
+    torch.bfloat16: np.empty(0, np.uint16),
+    torch.float16: np.empty(0, np.int16),
+}
+"""What tells an intrinsic the element type at an address: an empty array of its stand-in."""
 
 FLOAT, HALF, I16, I32, I64 = ir.FloatType(), ir.HalfType(), ir.IntType(16), ir.IntType(32), ir.IntType(64)
 ELEMENT_BYTES = {types.float32: 4, types.uint16: 2, types.int16: 2}
@@ -78,7 +87,9 @@ def store(builder: Any, vector: Any, address: Any, offset: int, element: Any) ->
     elif element == types.uint16:
         integers = ir.VectorType(I32, lanes)
         bits = builder.bitcast(vector, integers)
-        odd = builder.and_(builder.lshr(bits, ir.Constant(integers, [16] * lanes)), ir.Constant(integers, [1] * lanes))
+        odd = builder.and_(
+            builder.lshr(bits, ir.Constant(integers, [16] * lanes)), ir.Constant(integers, [1] * lanes)
+        )
         rounded = builder.add(bits, builder.add(odd, ir.Constant(integers, [0x7FFF] * lanes)))
         high = builder.lshr(rounded, ir.Constant(integers, [16] * lanes))
         vector = builder.trunc(high, ir.VectorType(I16, lanes))
@@ -142,7 +153,10 @@ def sum_rows(builder: Any, vectors: list[Any]) -> Any:
         group //= 2
     result = vectors[0]
     while group > 1:
-        halves = [[g + i for g in range(0, result.type.count, group) for i in range(k, k + group // 2)] for k in (0, group // 2)]
+        halves = [
+            [g + i for g in range(0, result.type.count, group) for i in range(k, k + group // 2)]
+            for k in (0, group // 2)
+        ]
         result = builder.fadd(*(shuffle(builder, result, result, half) for half in halves))
         group //= 2
     return result

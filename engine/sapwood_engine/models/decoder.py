@@ -59,6 +59,12 @@ class Decoder:
             block.add_to(residual, rotation, batch, layer)
         return self.norm(residual)
 
+    def pack(self) -> None:
+        """Re-lay the weights of all layers for oneDNN's products (see `Linear.pack`)."""
+        for block in self.blocks:
+            for linear in (block.attention.qkv, block.attention.output, block.mlp.gate_up, block.mlp.down):
+                linear.pack()
+
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[n, hidden_size] rows of `forward`'s result -> float32 [n, vocab_size]."""
         return self.head(hidden)

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from threading import Thread
 
+import torch
+
 from sapwood_engine.core.ports import Capacity
 from sapwood_engine.core.step import StepPlan, StepResult
 from sapwood_engine.errors import StepFailed
@@ -23,10 +25,16 @@ RunStep = Callable[[StepPlan], StepResult]
 class TorchExecutor:
     """`core.ports.Executor` over a function that runs one step."""
 
-    def __init__(self, capacity: Capacity, run: RunStep, release: Callable[[], None] = lambda: None) -> None:
-        """``run`` is called on the executor's own thread only; ``release`` once, when that thread has ended."""
+    def __init__(
+        self, capacity: Capacity, run: RunStep, *, num_threads: int, release: Callable[[], None] = lambda: None
+    ) -> None:
+        """``run`` is called on the executor's own thread only, which computes with ``num_threads`` threads.
+
+        ``release`` is called once, when that thread has ended.
+        """
         self._capacity = capacity
         self._run = run
+        self._num_threads = num_threads
         self._release = release
         self._plans: SimpleQueue[StepPlan | None] = SimpleQueue()
         self._outcomes: SimpleQueue[StepResult | StepFailed] = SimpleQueue()
@@ -66,6 +74,8 @@ class TorchExecutor:
         self._release()
 
     def _work(self) -> None:
+        # OpenMP counts threads for each calling thread anew: a setting made elsewhere does not hold here.
+        torch.set_num_threads(self._num_threads)
         while (plan := self._plans.get()) is not None:
             self._outcomes.put(self._attempt(plan))
 

@@ -99,5 +99,6 @@ class ModelRunner:
             scored += token_logprobs(logits, torch.tensor(targets[part]), num_top[part])
         remaining = iter(scored)
         return {
-            row: tuple(islice(remaining, len(row_targets))) for row, row_targets in plan.prompt_targets.items()
+            row: tuple(islice(remaining, len(row_targets)))
+            for row, row_targets in plan.prompt_targets.items()
         }

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import logging
 import math
 import random
 import time
@@ -21,16 +22,14 @@ from sapwood_contract.http import EngineState, LoadSnapshot
 from sapwood_engine.core.ports import Capacity
 from sapwood_engine.core.request import Namespace, Request, RequestId
 from sapwood_engine.errors import (
-    ContextLengthExceeded,
     Draining,
     GenerationFailed,
-    InvalidField,
     Overloaded,
     RequestError,
     SapwoodError,
     WorkerDied,
 )
-from sapwood_engine.service.generation import ChoiceText, Generation, TextDelta, TokenInfo
+from sapwood_engine.service.generation import ChoiceText, Generation, TextDelta, TokenInfo, check_generation
 from sapwood_engine.service.ipc import HttpChannel
 from sapwood_engine.service.messages import (
     Abort,
@@ -49,6 +48,8 @@ from sapwood_engine.service.metrics import EngineMetrics, RequestTimes
 from sapwood_engine.service.tokenizer import Tokenizer
 
 __all__ = ["EngineClient", "Generation", "TextDelta", "TokenInfo"]
+
+_log = logging.getLogger(__name__)
 
 AdminAction = Literal["cache", "flush", "check"]
 
@@ -111,7 +112,8 @@ class EngineClient:
         self._idle = asyncio.Event()
         self._idle.set()
         self._ready = asyncio.Event()
-        self._dead: WorkerDied | None = None
+        self._ended = False
+        self._exit_code: int | None = None
         self._fatal: str | None = None
 
     # --- state
@@ -137,8 +139,7 @@ class EngineClient:
     async def wait_until_ready(self) -> None:
         """Return once requests are taken; raises `WorkerDied` when the worker ends first."""
         await self._ready.wait()
-        if self._dead is not None:
-            raise self._dead
+        self._raise_if_dead()
 
     @property
     def fatal_message(self) -> str | None:
@@ -155,10 +156,11 @@ class EngineClient:
         of the kind that fits. At any time: `WorkerDied`, or `GenerationFailed` when a choice ended without
         an answer.
         """
-        self._check(generation)
+        check_generation(generation, self._open_door())
         stream = _Stream(generation)
         choices = self._submit(stream)
         num_open = len(choices)
+        begin = time.monotonic()
         try:
             while num_open:
                 delta = await stream.queue.get()
@@ -169,54 +171,52 @@ class EngineClient:
         finally:
             for choice in choices:
                 self._abandon(choice)
-
-    def _check(self, generation: Generation) -> None:
-        if self._dead is not None:
-            raise self._dead
-        if self._state != "ready" or self.capacity is None:
-            raise Draining(retry_after_seconds=self._retry_after_not_ready())
-        capacity = self.capacity
-        num_prompt, max_tokens = len(generation.prompt_ids), generation.stop.max_tokens
-        if num_prompt == 0:
-            raise InvalidField("prompt", "", "it has no tokens; give at least one")
-        if num_prompt + max_tokens > capacity.max_context_tokens:
-            raise ContextLengthExceeded(
-                prompt_tokens=num_prompt, max_tokens=max_tokens, limit_tokens=capacity.max_context_tokens
+            _log.info(
+                "call ended",
+                extra={
+                    "request_id": generation.request_id,
+                    "num_choices": generation.n,
+                    "num_prompt_tokens": len(generation.prompt_ids),
+                    "num_cached_tokens": stream.num_cached_tokens,
+                    "num_output_tokens": sum(choice.text.num_output_tokens for choice in choices),
+                    "num_unfinished": num_open,
+                    "seconds": round(time.monotonic() - begin, 4),
+                },
             )
-        named_ids = {
-            "prompt": generation.prompt_ids,
-            "logit_bias": [token_id for token_id, _ in generation.sampling.logit_bias],
-            "stop_token_ids": generation.stop.stop_token_ids,
-        }
-        for name, ids in named_ids.items():
-            if ids and not 0 <= min(ids) <= max(ids) < capacity.vocab_size:
-                outside = next(i for i in ids if not 0 <= i < capacity.vocab_size)
-                raise InvalidField(name, outside, f"token ids go from 0 to {capacity.vocab_size - 1}")
 
-    def _retry_after_not_ready(self) -> int:
-        return (
-            math.ceil(self._drain_seconds) or 1 if self._state == "draining" else _RETRY_WHILE_LOADING_SECONDS
-        )
+    def _open_door(self) -> Capacity:
+        """Return the capacity, if requests are taken now."""
+        self._raise_if_dead()
+        if self._state == "draining":
+            raise Draining(retry_after_seconds=max(1, math.ceil(self._drain_seconds)))
+        if self._state != "ready" or self.capacity is None:
+            raise Draining(retry_after_seconds=_RETRY_WHILE_LOADING_SECONDS)
+        return self.capacity
+
+    def _raise_if_dead(self) -> None:
+        if self._ended:
+            raise WorkerDied(self._exit_code)
 
     def _submit(self, stream: _Stream) -> list[_Choice]:
         generation = stream.generation
         seed = self._seeds.randrange(_SEED_VALUES) if generation.seed is None else generation.seed
         serial = next(self._serials)
         namespace = replace(generation.namespace, model_revision=self._model_revision)
-        choices = []
-        for index in range(generation.n):
-            engine_id = RequestId(f"{generation.request_id}#{serial}.{index}")
-            times = RequestTimes(arrived=time.monotonic(), num_prompt_tokens=len(generation.prompt_ids))
-            choices.append(_Choice(engine_id, index, stream, ChoiceText(generation, self.tokenizer), times))
-            self._choices[engine_id] = choices[-1]
-            self._idle.clear()
-            request = _request(generation, namespace, engine_id, (seed + index) % _SEED_VALUES)
-            try:
+        choices: list[_Choice] = []
+        try:
+            for index in range(generation.n):
+                engine_id = RequestId(f"{generation.request_id}#{serial}.{index}")
+                times = RequestTimes(arrived=time.monotonic(), num_prompt_tokens=len(generation.prompt_ids))
+                text = ChoiceText(generation, self.tokenizer)
+                choices.append(_Choice(engine_id, index, stream, text, times))
+                self._choices[engine_id] = choices[-1]
+                self._idle.clear()
+                request = _request(generation, namespace, engine_id, (seed + index) % _SEED_VALUES)
                 self._channel.send(Submit(request))
-            except WorkerDied:
-                for choice in choices:
-                    self._abandon(choice)
-                raise
+        except BaseException:
+            for choice in choices:
+                self._abandon(choice)
+            raise
         return choices
 
     def _abandon(self, choice: _Choice) -> None:
@@ -226,7 +226,7 @@ class EngineClient:
             self._tell_abort(choice)
 
     def _tell_abort(self, choice: _Choice) -> None:
-        if self._dead is None:
+        if not self._ended:
             # That the worker is gone is told to every stream by `worker_ended`.
             with contextlib.suppress(WorkerDied):
                 self._channel.send(Abort(choice.engine_id))
@@ -249,7 +249,7 @@ class EngineClient:
             case AdminReply():
                 self._receive_reply(message)
             case Progress():
-                if message.phase in ("compile", "warm"):
+                if self._state == "loading" and message.phase in ("compile", "warm"):
                     self._set_state("warming")
                 if self._on_progress is not None:
                     self._on_progress(message)
@@ -262,7 +262,8 @@ class EngineClient:
 
     def worker_ended(self, exit_code: int | None) -> None:
         """The worker process is gone: every open stream and admin call ends with `WorkerDied`."""
-        self._dead = WorkerDied(exit_code)
+        self._ended, self._exit_code = True, exit_code
+        self._set_state("draining")
         for choice in list(self._choices.values()):
             self._fail(choice, WorkerDied(exit_code), "error")
         for future in self._admin_calls.values():
@@ -279,19 +280,23 @@ class EngineClient:
                 choice.times.queue_seconds = admitted.queue_seconds
         for delta in batch.deltas:
             choice = self._choices.get(delta.request_id)
-            if choice is not None:  # else its caller has left, or a stop string ended it
+            if choice is None:  # its caller has left, or a stop string ended it
+                continue
+            try:
                 self._deliver(choice, delta)
+            except Exception:
+                # A fault of ours in one text is no reason to end the others.
+                _log.exception("delivery failed", extra={"request_id": choice.engine_id})
+                self._tell_abort(choice)
+                self._fail(choice, GenerationFailed("The engine could not write this answer."), "error")
 
     def _deliver(self, choice: _Choice, delta: Delta) -> None:
         stream = choice.stream
         generation = stream.generation
         if delta.num_cached_tokens is not None:
-            # Siblings find what the first of them computed: the caller is told what was there before the
-            # call.
-            known = stream.num_cached_tokens
-            stream.num_cached_tokens = min(
-                delta.num_cached_tokens, delta.num_cached_tokens if known is None else known
-            )
+            # A later sibling finds what the first one computed; the caller is told what was there before.
+            found = (stream.num_cached_tokens, delta.num_cached_tokens)
+            stream.num_cached_tokens = min(num for num in found if num is not None)
         num_cached = stream.num_cached_tokens or 0
         now = time.monotonic()
         pushed = choice.text.push(delta)
@@ -375,8 +380,7 @@ class EngineClient:
         """Ask the worker and return its answer; `WorkerDied`, `Draining` while it loads, `SapwoodError`
         as it says.
         """
-        if self._dead is not None:
-            raise self._dead
+        self._raise_if_dead()
         if self.capacity is None:
             raise Draining(retry_after_seconds=_RETRY_WHILE_LOADING_SECONDS)
         call_id = next(self._serials)

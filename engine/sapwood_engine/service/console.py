@@ -65,7 +65,7 @@ def ready_card(
         "admin": admin_url,
         "model": model,
         "KV cache": f"{kv_tokens:,} tokens in pages of {capacity.page_size}",
-        "context length": f"{capacity.max_context_tokens:,} tokens",
+        "context": f"{capacity.max_context_tokens:,} tokens",
         **facts,
         "try": _example(model, api_url, chat=chat, needs_key=needs_key),
     }

@@ -7,11 +7,12 @@ and nothing else; a failed integrity check stops reuse and is counted, and the e
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from sapwood_contract.http import LoadSnapshot
 from sapwood_engine.core.admission import Refused as SchedulerRefused
@@ -21,13 +22,12 @@ from sapwood_engine.core.request import Request, RequestId, TokenOutput
 from sapwood_engine.core.scheduler import Scheduler
 from sapwood_engine.core.step import Admitted, Evicted, PlanEvent, Preempted, StepPlan
 from sapwood_engine.errors import StepFailed
-from sapwood_engine.service.ipc import WorkerChannel
-from sapwood_engine.service.logs import logger
 from sapwood_engine.service.messages import (
     Abort,
     AdminCall,
     AdminReply,
     Delta,
+    FromWorker,
     Refused,
     Shutdown,
     StepStats,
@@ -35,6 +35,8 @@ from sapwood_engine.service.messages import (
     TokenBatch,
     ToWorker,
 )
+
+_log = logging.getLogger(__name__)
 
 _CHECK_INTERVAL_SECONDS = 30.0
 _CHECK_SHARE = 100
@@ -52,6 +54,20 @@ class _News:
     events: list[PlanEvent] = field(default_factory=list)
     step: StepStats | None = None
     num_invariant_failures: int = 0
+    replies: list[AdminReply] = field(default_factory=list)
+
+
+class Pipe(Protocol):
+    """The worker's end of the pipes; `ipc.WorkerChannel` is one."""
+
+    def send(self, message: FromWorker) -> None:
+        """Queue ``message``; never blocks."""
+
+    def receive_ready(self) -> Iterable[ToWorker]:
+        """Yield what has arrived, without waiting."""
+
+    def wait(self, seconds: float | None) -> bool:
+        """Sleep until a message arrives (True) or the time is up (False); None waits for ever."""
 
 
 class EngineLoop:
@@ -63,7 +79,7 @@ class EngineLoop:
         scheduler: Scheduler,
         cache: PrefixCache,
         executor: Executor,
-        channel: WorkerChannel,
+        channel: Pipe,
         overlap: bool,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -79,10 +95,10 @@ class EngineLoop:
         self._stopping = False
         self._check_due = clock() + _CHECK_INTERVAL_SECONDS
         self._changed_since_check = False
-        self._log = logger(__name__)
 
     def run(self) -> None:
         """Serve until a `Shutdown` has come and everything submitted before it has ended."""
+        self._tell()  # what there is, before anything is asked
         while self._scheduler.has_work() or not self._stopping:
             if not self._scheduler.has_work():
                 self._wait_for_messages()
@@ -91,6 +107,8 @@ class EngineLoop:
             self._launch()
             if self._in_flight:
                 self._collect()
+            elif self._scheduler.has_work():
+                raise AssertionError("requests wait or run, no step is in flight, and none was planned")
             self._tell()
 
     # --- steps
@@ -110,7 +128,9 @@ class EngineLoop:
         try:
             result = self._executor.collect()
         except StepFailed as error:
-            self._log.error("step failed", step_id=plan.step_id, reason=str(error), exc_info=error.__cause__)
+            _log.error(
+                "step failed", extra={"step_id": plan.step_id, "reason": str(error)}, exc_info=error.__cause__
+            )
             for output in self._scheduler.fail(plan.step_id):
                 self._news.deltas.append(
                     _delta(output, error=_STEP_FAILED if output.finish == "error" else None)
@@ -122,22 +142,23 @@ class EngineLoop:
 
     def _tell(self) -> None:
         news, load = self._news, self._scheduler.load()
-        if not (
-            news.deltas or news.events or news.step or news.num_invariant_failures or load != self._told_load
-        ):
-            return
-        self._channel.send(
-            TokenBatch(
-                deltas=news.deltas,
-                load=load,
-                step=news.step,
-                admitted=[event for event in news.events if isinstance(event, Admitted)],
-                preempted=[event for event in news.events if isinstance(event, Preempted)],
-                evicted=[event for event in news.events if isinstance(event, Evicted)],
-                num_invariant_failures=news.num_invariant_failures,
+        self._news = _News()
+        if news.deltas or news.events or news.step or news.num_invariant_failures or load != self._told_load:
+            self._told_load = load
+            self._channel.send(
+                TokenBatch(
+                    deltas=news.deltas,
+                    load=load,
+                    step=news.step,
+                    admitted=[event for event in news.events if isinstance(event, Admitted)],
+                    preempted=[event for event in news.events if isinstance(event, Preempted)],
+                    evicted=[event for event in news.events if isinstance(event, Evicted)],
+                    num_invariant_failures=news.num_invariant_failures,
+                )
             )
-        )
-        self._news, self._told_load = _News(), load
+        # After the batch: whoever got an answer has the load of its turn already.
+        for reply in news.replies:
+            self._channel.send(reply)
 
     # --- messages
 
@@ -150,7 +171,7 @@ class EngineLoop:
                 if output is not None:
                     self._news.deltas.append(_delta(output))
             case AdminCall():
-                self._channel.send(self._answer(message))
+                self._news.replies.append(self._answer(message))
             case Shutdown():
                 self._stopping = True
 
@@ -167,7 +188,7 @@ class EngineLoop:
         try:
             return AdminReply(call.call_id, self._administer(call))
         except Exception as error:
-            self._log.exception("admin call failed", action=call.action)
+            _log.exception("admin call failed", extra={"action": call.action})
             return AdminReply(call.call_id, {}, f"{type(error).__name__}: {error}")
 
     def _administer(self, call: AdminCall) -> dict[str, Any]:
@@ -207,12 +228,14 @@ class EngineLoop:
         self._check_due = now + max(_CHECK_INTERVAL_SECONDS, _CHECK_SHARE * (now - begin))
         if faults:
             self._news.num_invariant_failures += 1
-            self._log.error("the cache is broken: reuse is off from now on", faults=faults[:_FAULTS_LOGGED])
+            _log.error(
+                "the cache is broken: reuse is off from now on", extra={"faults": faults[:_FAULTS_LOGGED]}
+            )
             self._cache.enabled = False
             try:
                 self._cache.flush()
             except AssertionError as error:
-                self._log.error("what was cached could not all be dropped", reason=str(error))
+                _log.error("what was cached could not all be dropped", extra={"reason": str(error)})
         return faults
 
 

@@ -7,8 +7,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from sapwood_engine.core.admission import token_limit
+from sapwood_engine.core.ports import Capacity
 from sapwood_engine.core.request import FinishReason, Namespace, SamplingParams, StopRules, TokenLogprobs
 from sapwood_engine.core.stops import StopMatcher
+from sapwood_engine.errors import ContextLengthExceeded, InvalidField
 from sapwood_engine.service.messages import Delta
 from sapwood_engine.service.tokenizer import Detokenizer, Tokenizer
 
@@ -73,6 +76,25 @@ class TextDelta:
     """Of this choice so far."""
     prompt_logprobs: tuple[TokenInfo | None, ...] | None
     """One a prompt token, the first unknown; with a choice's first delta where asked for."""
+
+
+def check_generation(generation: Generation, capacity: Capacity) -> None:
+    """Raise the `RequestError` that fits where the engine could not compute ``generation``, ever."""
+    num_prompt, max_tokens = len(generation.prompt_ids), generation.stop.max_tokens
+    if num_prompt == 0:
+        raise InvalidField("prompt", "", "it has no tokens; give at least one")
+    limit = token_limit(capacity)
+    if num_prompt + max_tokens > limit:
+        raise ContextLengthExceeded(prompt_tokens=num_prompt, max_tokens=max_tokens, limit_tokens=limit)
+    named_ids = {
+        "prompt": generation.prompt_ids,
+        "logit_bias": tuple(token_id for token_id, _ in generation.sampling.logit_bias),
+        "stop_token_ids": tuple(generation.stop.stop_token_ids),
+    }
+    for name, ids in named_ids.items():
+        if ids and not 0 <= min(ids) <= max(ids) < capacity.vocab_size:
+            outside = next(i for i in ids if not 0 <= i < capacity.vocab_size)
+            raise InvalidField(name, outside, f"token ids go from 0 to {capacity.vocab_size - 1}")
 
 
 class ChoiceText:

@@ -44,8 +44,11 @@ class Addresses:
 class HttpChannel:
     """The HTTP process's end; used from its event loop's thread, but may be made before there is a loop."""
 
-    def __init__(self) -> None:
-        self.addresses = Addresses(Path(tempfile.mkdtemp(prefix="sapwood-")))
+    def __init__(self, directory: Path | None = None) -> None:
+        """``directory``: an empty one that only this user may enter; None makes one. It is removed at
+        the end.
+        """
+        self.addresses = Addresses(directory or Path(tempfile.mkdtemp(prefix="sapwood-")))
         self._codec = Codec()
         self._context = zmq.Context()
         self._out = self._context.socket(zmq.PUSH)
@@ -95,6 +98,7 @@ class WorkerChannel:
     """The worker's end: blocking, one thread."""
 
     def __init__(self, addresses: Addresses) -> None:
+        self.addresses = addresses
         self._codec = Codec()
         self._context = zmq.Context()
         self._in = self._context.socket(zmq.PULL)

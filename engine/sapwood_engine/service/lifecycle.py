@@ -7,6 +7,8 @@ cannot start, ends everything with 1, within seconds and after every open stream
 from __future__ import annotations
 
 import asyncio
+import gc
+import logging
 import os
 import signal
 import time
@@ -18,9 +20,10 @@ from sapwood_engine.service.client import EngineClient
 from sapwood_engine.service.console import Console, ready_card
 from sapwood_engine.service.http_server import HttpServer
 from sapwood_engine.service.ipc import HttpChannel
-from sapwood_engine.service.logs import logger
 from sapwood_engine.service.start import Start
 from sapwood_engine.service.supervisor import attend
+
+_log = logging.getLogger(__name__)
 
 EXIT_DRAINED = 0
 EXIT_FAILED = 1
@@ -64,7 +67,6 @@ class Lifecycle:
         self._console = console
         self._drain_seconds = drain_seconds
         self._begin = begin
-        self._log = logger(__name__)
 
     async def run(self) -> int:
         """Return the process's exit code."""
@@ -76,9 +78,10 @@ class Lifecycle:
         try:
             await asyncio.wait((engine, told), return_when=asyncio.FIRST_COMPLETED)
             if not engine.done():
-                self._log.info("draining", deadline_seconds=self._drain_seconds)
-                drained = asyncio.create_task(self._client.drain(self._drain_seconds))
-                await asyncio.wait((engine, drained), return_when=asyncio.FIRST_COMPLETED)
+                _log.info("draining", extra={"deadline_seconds": self._drain_seconds})
+                drain = asyncio.create_task(self._client.drain(self._drain_seconds))
+                await asyncio.wait((engine, drain), return_when=asyncio.FIRST_COMPLETED)
+                drain.cancel()
             return engine.result() if engine.done() else EXIT_DRAINED
         finally:
             await self._close(ports)
@@ -110,6 +113,8 @@ class Lifecycle:
     def _announce(self) -> None:
         client = self._client
         assert client.capacity is not None
+        # What a start makes stays to the end: no collection need walk it again.
+        gc.freeze()
         seconds = time.monotonic() - self._begin
         self._console.ready(
             ready_card(
@@ -123,7 +128,7 @@ class Lifecycle:
                 needs_key=self._addresses.needs_key,
             )
         )
-        self._log.info("ready", model=client.model_name, seconds=round(seconds, 3))
+        _log.info("ready", extra={"model": client.model_name, "seconds": round(seconds, 3)})
 
     def _handle_signals(self, stop: asyncio.Event) -> None:
         def on_signal(number: signal.Signals) -> None:

@@ -1,56 +1,52 @@
 """Structured logs on stderr: JSON lines, or something to read when a person is looking.
 
-What may be logged: request ids, counts, durations, reasons. What a client wrote or a key never is.
+Every part logs through the standard library, with what belongs to the event in ``extra``; structlog writes
+it. What may be logged: request ids, counts, durations, reasons. What a client wrote, or a key, never is.
 """
 
 from __future__ import annotations
 
 import logging
 import sys
-from typing import Any
 
 import structlog
-from structlog.typing import Processor
-
-_SHARED: tuple[Processor, ...] = (
-    structlog.contextvars.merge_contextvars,
-    structlog.stdlib.add_log_level,
-    structlog.stdlib.ExtraAdder(),
-    structlog.processors.TimeStamper(fmt="iso", utc=True),
-    structlog.processors.StackInfoRenderer(),
-)
+from structlog.tracebacks import ExceptionDictTransformer
+from structlog.typing import EventDict, Processor, WrappedLogger
 
 
 def configure_logging(level: str, *, program: str, for_people: bool | None = None) -> None:
-    """Send structlog's and the standard library's records of this process to stderr, ``level`` and above.
+    """Send this process's log records to stderr, those of ``level`` and above, marked with ``program``.
 
     ``for_people``: None asks whether stderr is a terminal. Replaces what was configured before.
     """
+
+    def add_program(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+        event["program"] = program
+        return event
+
     people = sys.stderr.isatty() if for_people is None else for_people
+    # Neither way of writing a traceback may show the frames' variables, which hold what clients wrote.
     renderer: list[Processor] = (
-        [structlog.dev.ConsoleRenderer()]
+        [structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
         if people
-        else [structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer()]
+        else [
+            structlog.processors.ExceptionRenderer(ExceptionDictTransformer(show_locals=False)),
+            structlog.processors.JSONRenderer(),
+        ]
     )
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=list(_SHARED),
+            foreign_pre_chain=[
+                structlog.stdlib.add_log_level,
+                structlog.stdlib.add_logger_name,
+                structlog.stdlib.ExtraAdder(),
+                structlog.processors.TimeStamper(fmt="iso", utc=True),
+                add_program,
+            ],
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderer],
         )
     )
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    structlog.configure(
-        processors=[*_SHARED, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
-        logger_factory=structlog.stdlib.LoggerFactory(),
-        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
-        cache_logger_on_first_use=False,
-    )
-    structlog.contextvars.bind_contextvars(program=program)
-
-
-def logger(name: str) -> Any:
-    """Return the logger of one part of the program; bind request ids to it, never prompts."""
-    return structlog.stdlib.get_logger(name)

@@ -13,27 +13,37 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Literal
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    Info,
+    disable_created_metrics,
+    generate_latest,
+)
 
 from sapwood_contract.http import EngineState, LoadSnapshot
-from sapwood_contract.metrics import BY_NAME, ENGINE_STATES, SERIES, STARTUP_PHASES, Series
+from sapwood_contract.metrics import ENGINE_STATES, SERIES, STARTUP_PHASES, Series
 from sapwood_engine.service.messages import TokenBatch
 
 CachedShare = Literal["none", "part", "most"]
 Ending = Literal["stop", "length", "abort", "error"]
-Phase = Literal["tokenize", "queue", "prefill", "decode", "detokenize"]
+Phase = Literal["queue", "prefill", "decode", "detokenize"]
 
 _REACHED: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("sapwood_requests_total", "finish_reason"): ("stop", "length", "abort", "error"),
     ("sapwood_requests_waiting", "reason"): ("capacity",),
     ("sapwood_prompt_tokens_total", "source"): ("device", "compute", "recompute"),
-    ("sapwood_request_phase_seconds", "phase"): ("tokenize", "queue", "prefill", "decode", "detokenize"),
+    ("sapwood_request_phase_seconds", "phase"): ("queue", "prefill", "decode", "detokenize"),
     ("sapwood_step_seconds", "kind"): ("prefill", "decode", "mixed"),
     ("sapwood_batch_tokens", "kind"): ("prefill", "decode", "mixed"),
     ("sapwood_evicted_tokens_total", "reason"): ("capacity", "ttl", "flush", "admin"),
     ("sapwood_evicted_tokens_total", "to"): ("dropped",),
 }
 """(series, label) -> the values that this engine can reach, where the contract's set is larger."""
+_Key = tuple[str, ...]
+"""Name of a series, then its label values but for ``model``."""
 _SMOOTHING = 0.1
 """Weight of the latest request in the running mean of durations."""
 
@@ -56,24 +66,21 @@ class EngineMetrics:
 
     def __init__(self, model: str) -> None:
         """``model``: the one value that the ``model`` label ever has."""
+        # Twice the series, for a time that nobody looks at. (The library has no annotations.)
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         self.recent_duration_seconds = 1.0
         self._model = model
         self._registry = CollectorRegistry()
-        series = [s for s in SERIES if s.program == "engine"]
-        metrics = {s.name: _metric(s, self._registry) for s in series}
-        self._counters = {name: m for name, m in metrics.items() if isinstance(m, Counter)}
-        self._gauges = {name: m for name, m in metrics.items() if isinstance(m, Gauge)}
-        self._histograms = {name: m for name, m in metrics.items() if isinstance(m, Histogram)}
-        self._infos = {name: m for name, m in metrics.items() if isinstance(m, Info)}
-        self._infos["sapwood_build_info"].info(
+        self._counters: dict[_Key, Counter] = {}
+        self._gauges: dict[_Key, Gauge] = {}
+        self._histograms: dict[_Key, Histogram] = {}
+        self._infos: dict[_Key, Info] = {}
+        for series in SERIES:
+            if series.program == "engine":
+                self._create(series)
+        self._infos["sapwood_build_info",].info(
             {"version": version("sapwood"), "python": platform.python_version()}
         )
-        # Every reachable series is there from the first scrape on, so that a rate is right from its first
-        # increment.
-        for each in series:
-            for values in _label_values(each, model):
-                if values:
-                    metrics[each.name].labels(*values)
         self.set_state("loading")
         self._set_load(LoadSnapshot())
 
@@ -147,7 +154,9 @@ class EngineMetrics:
         for phase in STARTUP_PHASES:
             if phase in seconds:
                 self._gauge("sapwood_startup_seconds", phase).set(seconds[phase])
-        self._infos["sapwood_model_info"].info({"model": self._model, **facts})
+        self._infos["sapwood_model_info",].info(
+            {"model": self._model, **{name.lower().replace(" ", "_"): fact for name, fact in facts.items()}}
+        )
 
     def render(self) -> bytes:
         """Return every series in Prometheus' text format."""
@@ -155,22 +164,33 @@ class EngineMetrics:
 
     # --- series
 
-    def _labels(self, name: str, values: tuple[str, ...]) -> tuple[str, ...]:
-        return (self._model, *values) if "model" in BY_NAME[name].labels else values
+    def _create(self, series: Series) -> None:
+        """Make every reachable series at once, so that a rate is right from its first increment on."""
+        metric = _metric(series, self._registry)
+        for values in _label_values(series, self._model):
+            child = metric.labels(*values) if values else metric
+            key = (
+                series.name,
+                *(v for v, label in zip(values, series.labels, strict=True) if label != "model"),
+            )
+            match child:
+                case Counter():
+                    self._counters[key] = child
+                case Gauge():
+                    self._gauges[key] = child
+                case Histogram():
+                    self._histograms[key] = child
+                case Info():
+                    self._infos[key] = child
 
     def _count(self, name: str, amount: float, *values: str) -> None:
-        if amount:
-            labels = self._labels(name, values)
-            counter = self._counters[name]
-            (counter.labels(*labels) if labels else counter).inc(amount)
+        self._counters[name, *values].inc(amount)
 
     def _gauge(self, name: str, *values: str) -> Gauge:
-        labels = self._labels(name, values)
-        return self._gauges[name].labels(*labels) if labels else self._gauges[name]
+        return self._gauges[name, *values]
 
     def _histogram(self, name: str, *values: str) -> Histogram:
-        labels = self._labels(name, values)
-        return self._histograms[name].labels(*labels) if labels else self._histograms[name]
+        return self._histograms[name, *values]
 
     def _set_load(self, load: LoadSnapshot) -> None:
         pinned = load.kv_active_tokens + load.kv_protected_tokens

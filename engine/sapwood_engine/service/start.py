@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from sapwood_engine.checkpoint.source import Checkpoint
-from sapwood_engine.service.supervisor import WorkerProcess
+from sapwood_engine.service.worker_process import WorkerProcess
 
 if TYPE_CHECKING:
     from sapwood_engine.service.tokenizer import Tokenizer

@@ -9,7 +9,9 @@ stack.
 from __future__ import annotations
 
 import gc
+import logging
 import os
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -22,9 +24,8 @@ from sapwood_engine.core.scheduler import Scheduler
 from sapwood_engine.errors import SapwoodError
 from sapwood_engine.service.engine_loop import EngineLoop
 from sapwood_engine.service.ipc import WorkerChannel
-from sapwood_engine.service.logs import logger
 from sapwood_engine.service.messages import Fatal, Progress, Ready
-from sapwood_engine.service.supervisor import watch_parent
+from sapwood_engine.service.worker_process import watch_parent
 
 EXIT_FAILED = 1
 
@@ -51,8 +52,13 @@ class BuiltExecutor:
 
 def run_worker(config: EngineConfig, channel: WorkerChannel, build: Callable[[Report], BuiltExecutor]) -> int:
     """Build, serve until told to stop, and return the process's exit code."""
-    # Nobody reads the answers any more, and a step may take long: no clean-up is worth waiting for.
-    watch_parent(lambda: os._exit(EXIT_FAILED))
+
+    def end_at_once() -> None:
+        # Nobody reads the answers any more, and a step may take long.
+        shutil.rmtree(channel.addresses.directory, ignore_errors=True)
+        os._exit(EXIT_FAILED)
+
+    watch_parent(end_at_once)
 
     def report(phase: str, detail: str, fraction: float | None = None) -> None:
         channel.send(Progress(phase, detail, fraction))
@@ -67,7 +73,7 @@ def run_worker(config: EngineConfig, channel: WorkerChannel, build: Callable[[Re
         channel.send(Fatal(str(error)))
         return EXIT_FAILED
     except Exception as error:
-        logger(__name__).exception("the worker ends")
+        logging.getLogger(__name__).exception("the worker ends")
         channel.send(Fatal(f"the worker met a fault of its own: {type(error).__name__}: {error}"))
         return EXIT_FAILED
     finally:

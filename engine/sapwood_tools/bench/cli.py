@@ -9,22 +9,33 @@ import dataclasses
 import json
 import shlex
 import signal
+import subprocess
 import sys
 from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import aiohttp
-import psutil
 
 from sapwood_tools.bench import measure, report, workloads
 from sapwood_tools.bench.client import Client, connect
 from sapwood_tools.bench.compare import turns
-from sapwood_tools.bench.cpu_use import CpuMeter, machine_facts
+from sapwood_tools.bench.cpu_use import CpuMeter, available_cores, machine_facts
 from sapwood_tools.bench.peers import PEERS, our_command, peer_command
 from sapwood_tools.bench.report import Summary
 from sapwood_tools.bench.servers import RunningServer, ServerCommand, ServerError, running
 from sapwood_tools.bench.workloads import WorkloadError
+
+_EXPECTED = (
+    WorkloadError,
+    ServerError,
+    FileNotFoundError,
+    subprocess.CalledProcessError,
+    aiohttp.ClientError,
+)
+"""What ends a benchmark with a sentence instead of a stack."""
+_ALONE, _WITH_PEERS = 1, 3
+"""Repetitions where nothing is said: a ratio needs a spread."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +61,7 @@ def main(argv: Sequence[str]) -> int:
     options = read_options(argv)
     try:
         summaries = asyncio.run(_until_terminated(_bench(options)))
-    except (WorkloadError, ServerError, FileNotFoundError, aiohttp.ClientError) as error:
+    except _EXPECTED as error:
         print(f"sapwood bench: {error}", file=sys.stderr)
         return 1
     except (KeyboardInterrupt, asyncio.CancelledError):
@@ -66,7 +77,32 @@ def main(argv: Sequence[str]) -> int:
 
 def read_options(argv: Sequence[str]) -> BenchOptions:
     """Read the command line; on anything wrong print it and exit with code 2."""
-    names = ",".join(workloads.CONCURRENCY)
+    parser = _parser()
+    given = parser.parse_args(list(argv))
+    names = tuple(given.workloads.split(","))
+    if unknown := [name for name in names if name not in workloads.CONCURRENCY]:
+        parser.error(f"--workloads: {unknown[0]!r} is not one of {', '.join(workloads.CONCURRENCY)}")
+    num_repetitions = given.repetitions
+    if num_repetitions is None:
+        num_repetitions = _WITH_PEERS if given.peer else _ALONE
+    if not 1 <= num_repetitions <= workloads.NUM_VARIANTS:
+        parser.error(f"--repetitions: {num_repetitions} is not between 1 and {workloads.NUM_VARIANTS}")
+    return BenchOptions(
+        url=given.url,
+        model=given.model,
+        api_key=given.api_key,
+        launch=given.launch or bool(given.peer),
+        peers=tuple(dict.fromkeys(given.peer)),
+        engine_options=tuple(shlex.split(given.engine_options)),
+        names=names,
+        num_repetitions=num_repetitions,
+        num_threads=given.threads or available_cores(),
+        data=given.data,
+        folder=given.folder,
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="sapwood bench",
         allow_abbrev=False,
@@ -78,41 +114,16 @@ def read_options(argv: Sequence[str]) -> BenchOptions:
     add("--model", help="its model; default: the first that it lists, or the builtin model for --launch")
     add("--api-key", help="sent as a bearer token")
     add("--launch", action="store_true", help="start our own engine instead of asking --url")
-    add(
-        "--peer", action="append", choices=sorted(PEERS), default=[], help="compare with it; implies --launch"
-    )
+    add("--peer", action="append", choices=sorted(PEERS), default=[], help="compare with it, and --launch")
     add("--engine-options", default="", help="options of 'sapwood serve' for --launch, as one text")
+    names = ",".join(workloads.CONCURRENCY)
     add("--workloads", default=names, help="comma-separated (default: %(default)s)")
-    add("--repetitions", type=int, default=1, help=f"1 to {workloads.NUM_VARIANTS} (default: %(default)s)")
+    repetitions = f"1 to {workloads.NUM_VARIANTS}; default: {_WITH_PEERS} with a peer, {_ALONE} without"
+    add("--repetitions", type=int, help=repetitions)
     add("--threads", type=int, help="compute threads of every server started; default: one a physical core")
-    add(
-        "--data",
-        type=Path,
-        default=Path("bench"),
-        help="folder with workloads/ and peers/ (default: %(default)s)",
-    )
-    add(
-        "--folder", type=Path, default=Path(".bench"), help="where peers are installed (default: %(default)s)"
-    )
-    given = parser.parse_args(list(argv))
-    chosen = tuple(given.workloads.split(","))
-    if unknown := [name for name in chosen if name not in workloads.CONCURRENCY]:
-        parser.error(f"--workloads: {unknown[0]!r} is not one of {names}")
-    if not 1 <= given.repetitions <= workloads.NUM_VARIANTS:
-        parser.error(f"--repetitions: {given.repetitions} is not between 1 and {workloads.NUM_VARIANTS}")
-    return BenchOptions(
-        url=given.url,
-        model=given.model,
-        api_key=given.api_key,
-        launch=given.launch or bool(given.peer),
-        peers=tuple(dict.fromkeys(given.peer)),
-        engine_options=tuple(shlex.split(given.engine_options)),
-        names=chosen,
-        num_repetitions=given.repetitions,
-        num_threads=given.threads or psutil.cpu_count(logical=False) or 1,
-        data=given.data,
-        folder=given.folder,
-    )
+    add("--data", type=Path, default=Path("bench"), help="has workloads/ and peers/ (default: %(default)s)")
+    add("--folder", type=Path, default=Path(".bench"), help="for peers and logs (default: %(default)s)")
+    return parser
 
 
 async def _until_terminated(work: Coroutine[Any, Any, list[Summary]]) -> list[Summary]:
@@ -166,6 +177,7 @@ async def _measure_all(
             server.resume()
             meter = CpuMeter(server.processes())
             outcome = await measure.run(workload, clients[turn.server])
+            server.check()
             cpu = meter.read()
             server.pause()
         summary = report.summarise(turn.server, outcome, cpu)

@@ -168,7 +168,7 @@ async def connect(url: str, *, model: str | None = None, api_key: str | None = N
 
 async def _first_model(session: aiohttp.ClientSession) -> str:
     async with session.get("v1/models", raise_for_status=True) as response:
-        name: str = (await response.json())["data"][0]["id"]
+        name: str = (await response.json(content_type=None))["data"][0]["id"]
         return name
 
 

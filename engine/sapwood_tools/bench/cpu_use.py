@@ -90,15 +90,20 @@ def _cpu_seconds(process: psutil.Process) -> float:
     return times.user + times.system
 
 
+def available_cores() -> int:
+    """Return the physical cores that this process may use, at least 1."""
+    physical = psutil.cpu_count(logical=False) or 1
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else physical
+    return min(physical, allowed)
+
+
 def machine_facts() -> dict[str, object]:
     """Return what the numbers depend on: processor, its vector instructions, cores, memory, interpreter."""
     name, flags = _processor()
     return {
         "processor": name,
         "instructions": [flag for flag in _INTERESTING_FLAGS if flag in flags],
-        "cores": len(psutil.Process().cpu_affinity())
-        if hasattr(psutil.Process, "cpu_affinity")
-        else os.cpu_count(),
+        "cores": available_cores(),
         "memory_bytes": psutil.virtual_memory().total,
         "system": platform.platform(),
         "python": platform.python_version(),

@@ -38,10 +38,10 @@ PEERS: dict[str, Peer] = {
 
 
 def install(peer: Peer, *, scripts: Path, folder: Path) -> Path:
-    """Return the peer's interpreter, after installing what is not there yet; `subprocess.CalledProcessError`
-    if not.
+    """Return the peer's interpreter, after installing what is not there yet.
 
-    A second call with the same versions installs nothing.
+    A second call with the same versions installs nothing. Raises `subprocess.CalledProcessError` where pip
+    cannot install.
     """
     environment = folder / peer.name
     python = environment / "bin" / "python"
@@ -52,17 +52,9 @@ def install(peer: Peer, *, scripts: Path, folder: Path) -> Path:
     print(f"Installing {peer.name} into {environment}", file=sys.stderr)
     subprocess.run([sys.executable, "-m", "venv", str(environment)], check=True)
     # Wheels only: a peer that would be compiled here would be another program than the one its users run.
-    pip = [
-        str(python),
-        "-m",
-        "pip",
-        "--disable-pip-version-check",
-        "install",
-        "--quiet",
-        "--only-binary",
-        ":all:",
-    ]
-    subprocess.run([*pip, "--requirement", str(requirements)], check=True, stdout=sys.stderr)
+    pip = [str(python), "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
+    what = ["--only-binary", ":all:", "--requirement", str(requirements)]
+    subprocess.run([*pip, *what], check=True, stdout=sys.stderr)
     installed.write_bytes(requirements.read_bytes())
     return python
 

@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import signal
 import socket
 import subprocess
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
@@ -33,7 +32,7 @@ _LOG_TAIL_LINES = 15
 
 
 class ServerError(Exception):
-    """A server that did not come up; carries the end of its log."""
+    """A server that did not come up, or did not stay; carries the end of its log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,21 +42,26 @@ class ServerCommand:
     name: str
     argv: Sequence[str]
     port: int
-    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 class RunningServer:
     """A server that answers; make it with `running`."""
 
-    def __init__(self, command: ServerCommand, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, command: ServerCommand, process: subprocess.Popen[bytes], log: Path) -> None:
         self.name = command.name
         self.url = f"http://127.0.0.1:{command.port}"
         self._process = process
+        self._log = log
 
     def processes(self) -> list[psutil.Process]:
         """Return all its processes, the parent first."""
         parent = psutil.Process(self._process.pid)
         return [parent, *parent.children(recursive=True)]
+
+    def check(self) -> None:
+        """Raise `ServerError` where it has ended."""
+        if self._process.poll() is not None:
+            raise ServerError(f"{self.name} ended with code {self._process.returncode}:\n{_tail(self._log)}")
 
     def pause(self) -> None:
         """Stop all its processes, the parent first, so that it cannot start another meanwhile."""
@@ -87,9 +91,9 @@ async def running(command: ServerCommand, log_folder: Path) -> AsyncIterator[Run
     """
     log_path = log_folder / f"{command.name}.log"
     process = _start(command, log_path)
-    server = RunningServer(command, process)
+    server = RunningServer(command, process, log_path)
     try:
-        await _wait_until_it_answers(server, process, log_path)
+        await _wait_until_it_answers(server)
         yield server
     finally:
         await asyncio.to_thread(_stop, server, process)
@@ -103,17 +107,15 @@ def _start(command: ServerCommand, log_path: Path) -> subprocess.Popen[bytes]:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            env={**os.environ, **command.environment},
             start_new_session=True,  # Ctrl-C reaches this program alone, which then stops the server in order
         )
 
 
-async def _wait_until_it_answers(server: RunningServer, process: subprocess.Popen[bytes], log: Path) -> None:
+async def _wait_until_it_answers(server: RunningServer) -> None:
     deadline = time.monotonic() + _START_SECONDS
     problem = "nothing was tried"
     while time.monotonic() < deadline:
-        if process.poll() is not None:
-            raise ServerError(f"{server.name} ended with code {process.returncode}:\n{_tail(log)}")
+        server.check()
         try:
             async with connect(server.url) as client:
                 result = await client.complete("Hello", 2)
@@ -124,7 +126,7 @@ async def _wait_until_it_answers(server: RunningServer, process: subprocess.Pope
                 return
             problem = result.reason
         await asyncio.sleep(_POLL_SECONDS)
-    raise ServerError(f"{server.name} did not answer in {_START_SECONDS:.0f} s ({problem}):\n{_tail(log)}")
+    raise ServerError(f"{server.name} did not answer in {_START_SECONDS:.0f} s: {problem}")
 
 
 def _stop(server: RunningServer, process: subprocess.Popen[bytes]) -> None:

@@ -116,6 +116,11 @@ async def test_a_list_of_text_parts_reads_as_the_string(role: str) -> None:
     assert await prompt_of(messages=as_parts) == await prompt_of(messages=[{"role": role, "content": "x"}])
 
 
+async def test_a_developers_turn_is_the_systems() -> None:
+    messages = [{"role": "developer", "content": "rules"}, {"role": "user", "content": "q"}]
+    assert await prompt_of(messages=messages) == "system:rules\nuser:q\nassistant:"
+
+
 async def test_an_answer_can_be_sent_back_as_the_next_turn() -> None:
     message = (await ask(FakeClient(reply="first")))["choices"][0]["message"]
     messages = [{"role": "user", "content": "q"}, message, {"role": "user", "content": "go on"}]

@@ -84,8 +84,8 @@ def made_to_agree(body: dict[str, Any]) -> dict[str, Any]:
             message["content"] = message["content"] or ""
     if "prompt" in body:
         agreeing["prompt"] = in_vocabulary(body["prompt"])
-    for name in ("priority", "top_k", "top_logprobs"):  # JSON Schema counts 1.0 among the integers
-        if body.get(name) is not None:
+    for name in ("priority", "top_k", "top_logprobs", "logprobs"):
+        if isinstance(body.get(name), float):  # JSON Schema counts 1.0 among the integers
             agreeing[name] = int(body[name])
     agreeing["stop_token_ids"] = in_vocabulary(body.get("stop_token_ids") or [0])
     agreeing["logit_bias"] = {str(int(i) % VOCAB_SIZE): b for i, b in (body.get("logit_bias") or {}).items()}

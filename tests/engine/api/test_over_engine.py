@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -13,20 +13,21 @@ import pytest
 from support_api import CHAT, TEXT, error_of, events, http, join_stream, served, strict_json, summary
 from support_fake_executor import FakeExecutor
 from support_service import (
+    DEADLINE_SECONDS,
     ENDLESS,
     EOS_ID,
     ThreadEngine,
     byte_tokenizer,
     options,
+    settle,
     small_capacity,
     thread_engine,
-    until,
 )
 
+from sapwood_contract.http import LoadSnapshot
 from sapwood_contract.launch import LaunchOptions
 from sapwood_engine.api.admin import build_admin_app
 from sapwood_engine.api.app import build_app
-from sapwood_engine.service.tokenizer import Tokenizer
 
 PROMPT = "The quick brown fox jumps over the lazy dog; " * 4
 
@@ -43,11 +44,7 @@ def with_template(engine: ThreadEngine) -> None:
     def render(messages: list[dict[str, Any]], **_: Any) -> str:
         return "".join(message["content"] for message in messages)
 
-    plain = byte_tokenizer()
-    backend = plain._backend
-    engine.client.checkpoint_found(
-        "revision", Tokenizer(backend, eos_token_ids=(EOS_ID,), chat_template=render)
-    )
+    engine.client.checkpoint_found("revision", byte_tokenizer(render))
 
 
 @asynccontextmanager
@@ -70,6 +67,14 @@ async def served_engine(
         http(build_admin_app(engine.client)) as admin,
     ):
         yield engine, api, admin
+
+
+async def load_when(engine: ThreadEngine, condition: Callable[[LoadSnapshot], bool]) -> LoadSnapshot:
+    """Return the load once ``condition`` holds; every look at it also checks the cache's invariants."""
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        while not condition(load := await settle(engine.client)):
+            pass
+    return load
 
 
 def body(path: str, prompt: str = PROMPT, **fields: Any) -> dict[str, Any]:
@@ -200,8 +205,7 @@ async def test_two_clients_that_leave_make_room_for_a_third() -> None:
             async with api.stream("POST", TEXT, json=endless()) as response:
                 await anext(response.aiter_raw())
         assert (await api.post(TEXT, json=body(TEXT, prompt="third"))).status_code == 200
-        await until(lambda: engine.client.load.num_running == 0)
-        load = engine.client.load
+        load = await load_when(engine, lambda load: load.num_running == 0)
     assert (load.kv_active_tokens, load.kv_protected_tokens, load.num_waiting) == (0, 0, 0)
 
 
@@ -238,9 +242,7 @@ async def test_two_hundred_clients_that_leave_at_random_leave_nothing_behind() -
                 )
             )
         await asyncio.gather(*visits)
-        await until(lambda: engine.client.load.num_running + engine.client.load.num_waiting == 0)
-        load = engine.client.load
-        assert (await engine.client.admin("check"))["faults"] == []
+        load = await load_when(engine, lambda load: load.num_running + load.num_waiting == 0)
         metrics = engine.client.render_metrics().decode()
     assert (load.kv_active_tokens, load.kv_protected_tokens, load.radix_locked_nodes) == (0, 0, 0)
     assert load.kv_free_tokens + load.kv_evictable_tokens == load.kv_capacity_tokens
@@ -306,7 +308,7 @@ async def test_the_admin_api_shows_and_flushes_the_live_tree() -> None:
         assert tree["enabled"] is True
         assert (await admin.get("/admin/load")).json()["load"]["kv_evictable_tokens"] > 0
         assert (await admin.post("/admin/flush")).json()["num_tokens"] > 0
-        await until(lambda: engine.client.load.kv_evictable_tokens == 0)
+        await load_when(engine, lambda load: load.kv_evictable_tokens == 0)
 
 
 async def test_a_full_queue_is_a_429_with_retry_after() -> None:
@@ -315,7 +317,7 @@ async def test_a_full_queue_is_a_429_with_retry_after() -> None:
             pieces = running.aiter_raw()  # a name: httpx closes the stream of an iterator that nobody holds
             await anext(pieces)
             waiting = asyncio.ensure_future(api.post(TEXT, json=body(TEXT, max_tokens=2)))
-            await until(lambda: engine.client.load.num_waiting == 1)
+            await load_when(engine, lambda load: load.num_waiting == 1)
             refused = await api.post(TEXT, json=body(TEXT, stream=True))
         assert (await waiting).status_code == 200
     assert error_of(refused, 429)["code"] == "queue_full"

@@ -310,6 +310,22 @@ async def test_a_body_that_is_not_the_json_object_wanted_is_refused(
         error_of(await api.post(path, content=content, headers=headers), status)
 
 
+async def test_no_depth_of_nesting_makes_the_server_fail() -> None:
+    """Parsing, quoting and comparing each have a limit of their own; between two of them lies a 500."""
+    async with http(build_app(FakeClient())) as api:
+        for field in ("tools", "prompt", "logit_bias", "messages"):
+            for depth in range(800, 1000):
+                raw = b'{"model": "m", "' + field.encode() + b'": ' + b"[" * depth + b"]" * depth + b"}"
+                assert (await api.post(CHAT, content=raw, headers=JSON)).status_code == 400, (field, depth)
+
+
+async def test_deeply_nested_arguments_of_an_old_tool_call_are_left_as_they_are() -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"a":' * 100_000}}
+    body = chat_body(messages=[{"role": "assistant", "tool_calls": [call]}])
+    async with http(build_app(FakeClient())) as api:
+        assert (await api.post(CHAT, json=body)).status_code == 200
+
+
 @BOTH
 async def test_half_a_surrogate_pair_in_a_text_is_refused(path: str, body: Any) -> None:
     raw = json.dumps(body(user="\ud83d")).encode()

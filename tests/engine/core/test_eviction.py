@@ -6,14 +6,16 @@ from random import Random
 from typing import get_args
 
 import pytest
+from support_prefix_cache import SPACE, allocate, cached, match, serve
+
 from sapwood_contract.launch import EvictionPolicyName
 from sapwood_engine.core.eviction import RANKS, PolicyName, RankedOrder, RecencyOrder, eviction_order
 from sapwood_engine.core.page_allocator import PageAllocator
 from sapwood_engine.core.prefix_cache import PrefixCache, Shortfall, token_key
-from sapwood_engine.core.radix_node import Root
+from sapwood_engine.core.radix_node import Node, Root
+from sapwood_engine.core.radix_search import find
 from sapwood_engine.core.radix_tree import RadixTree
 from sapwood_engine.core.step import Evicted
-from support_prefix_cache import SPACE, allocate, cached, match, serve
 
 POLICIES: tuple[PolicyName, ...] = get_args(PolicyName)
 
@@ -189,6 +191,20 @@ def test_a_path_goes_from_its_end_to_its_root() -> None:
     assert lengths == [(3, 4), (3, 3), (2, 2), (1, 1), (0, 0)]
 
 
+@pytest.mark.parametrize("policy", ["lru", "priority"])
+def test_a_repeat_that_ends_inside_a_page_refreshes_that_page_and_not_what_follows(
+    policy: PolicyName,
+) -> None:
+    cache = PrefixCache(num_pages=8, page_size=4, policy=policy)
+    serve(cache, range(12))
+    serve(cache, B)
+    serve(cache, range(6))
+    cache.evict(1)
+    assert (cached(cache, range(12)), cached(cache, B)) == (8, 4)
+    cache.evict(1)
+    assert (cached(cache, range(12)), cached(cache, B)) == (8, 0)
+
+
 class Twin:
     """The same operations on two trees that differ in the order alone."""
 
@@ -202,7 +218,7 @@ class Twin:
         key = token_key(tokens)
         for tree in self.trees:
             root = tree.roots.get(SPACE) or Root(SPACE)
-            node, pages = tree.use(root, tree.find(root, key, len(key)))
+            node, pages = tree.use(root, find(root, key, num_bytes=len(key), page_bytes=4))
             own = tree._allocator.allocate(len(tokens) - len(pages))
             assert isinstance(own, list)
             tree.unlock(tree.insert(tree.lock(node), key, [*pages, *own], priority=0).receipt)
@@ -212,13 +228,13 @@ class Twin:
             tree.evict(num_pages)
 
     def contents(self) -> list[object]:
-        return [{key: _contents(child) for key, child in tree.roots[SPACE].children.items()} for tree in self.trees]
+        return [
+            {key: _contents(child) for key, child in tree.roots[SPACE].children.items()}
+            for tree in self.trees
+        ]
 
 
-def _contents(node: object) -> object:
-    from sapwood_engine.core.radix_node import Node
-
-    assert isinstance(node, Node)
+def _contents(node: Node) -> object:
     return node.live_pages(), {key: _contents(child) for key, child in node.children.items()}
 
 

@@ -38,7 +38,6 @@ class Line:
 
     def start_next(self) -> str:
         """Admit whoever comes first."""
-        self.queue.begin_pass()
         taken = self.queue.take()
         assert taken is not None
         self.queue.started(taken[0])
@@ -47,7 +46,6 @@ class Line:
 
     def order(self) -> list[str]:
         """Everybody, in the order of one pass that admits nobody."""
-        self.queue.begin_pass()
         names = []
         while (taken := self.queue.take()) is not None:
             names.append(str(taken[0].request.request_id))
@@ -236,4 +234,19 @@ def test_a_long_churn_leaves_no_more_behind_than_who_waits() -> None:
         if index >= 10:
             line.start_next()
     gc.collect()
-    assert sum(isinstance(each, Waiting) for each in gc.get_objects()) < 500
+    assert sum(type(each) is Waiting for each in gc.get_objects()) < 500
+
+
+def test_a_request_that_came_back_does_not_hide_that_another_is_overdue() -> None:
+    line = Line("lpm", max_overtaken=2)
+    sent_back = line.wait(request("sent back", [1]), cached=50)
+    line.wait(request("cold", [2]))
+    assert line.start_next() == "sent back"
+    line.wait(request("warm", [3]), cached=9)
+    assert line.start_next() == "warm"
+    line.queue.stopped(sent_back)
+    line.queue.push(sent_back, cached_tokens=0)
+    line.wait(request("warm again", [4]), cached=9)
+    assert line.start_next() == "warm again"
+    line.wait(request("warm once more", [5]), cached=9)
+    assert line.start_next() == "cold"

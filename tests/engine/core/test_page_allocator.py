@@ -6,6 +6,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
 from sapwood_engine.core.page_allocator import PageAllocator, Shortfall
 
 
@@ -65,7 +66,7 @@ class AgainstThreeSets(RuleBasedStateMachine):
 
 TestTheAllocatorAgainstThreeSets = AgainstThreeSets.TestCase
 TestTheAllocatorAgainstThreeSets.settings = settings(
-    max_examples=40, stateful_step_count=20, deadline=None, derandomize=True, database=None
+    max_examples=25, stateful_step_count=20, deadline=None, derandomize=True, database=None
 )
 
 

@@ -1,7 +1,7 @@
 """Faults that other radix caches had, with the right outcome: the cases A01–A17 that concern the pure cache.
 
-A11 and A13 belong to the scheduler. A09 and A15 are here as far as the cache goes. The host tier of A17 comes with
-the tiers; A19, A21 and A23 concern sliding-window and hybrid models, which this engine does not serve.
+A11 and A13 belong to the scheduler. A09 and A15 are here as far as the cache goes. The host tier of A17 comes
+with the tiers; A19, A21 and A23 concern sliding-window and hybrid models, which this engine does not serve.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from support_prefix_cache import allocate, cached, match, serve
+
 from sapwood_engine.core.prefix_cache import PageCounts, PrefixCache, Shortfall, token_key
 from sapwood_engine.core.radix_node import Node
-from support_prefix_cache import allocate, cached, match, serve
 
 
 def classic(num_pages: int, page_size: int) -> PrefixCache:
@@ -124,7 +125,9 @@ def test_the_check_names_an_unlocked_page_counted_as_protected() -> None:
 def test_the_check_names_a_page_that_a_request_and_the_tree_both_hold() -> None:
     """A07"""
     cache, _, leaf = planted()
-    assert f"page {leaf.pages[0]} is both in the tree and owned by a request" in cache.check_invariants(leaf.pages)
+    assert f"page {leaf.pages[0]} is both in the tree and owned by a request" in cache.check_invariants(
+        leaf.pages
+    )
 
 
 def test_the_check_names_a_child_that_is_locked_more_than_its_parent() -> None:
@@ -179,7 +182,9 @@ def test_every_computed_position_has_one_page_and_one_owner_at_the_end() -> None
         table += allocate(cache, computed - len(table))
         inserted = cache.insert(receipt, token_key(range(computed)), table)
         receipt = inserted.receipt
-    table += allocate(cache, 5)  # decode slots up to length 11, the last of them planned ahead and never written
+    table += allocate(
+        cache, 5
+    )  # decode slots up to length 11, the last of them planned ahead and never written
     rest = cache.finish(receipt, token_key(range(10)), table)
     assert rest == table[10:]
     cache.release(rest)

@@ -7,14 +7,17 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support_prefix_cache import SPACE, allocate, cached, match, serve
+
 from sapwood_engine.core.prefix_cache import PageCounts, PrefixCache, token_key
 from sapwood_engine.core.radix_node import NO_CHILDREN, ChildIndex, Node, common_prefix_bytes
 from sapwood_engine.core.request import Namespace
-from support_prefix_cache import SPACE, allocate, cached, match, serve
 
 
 def lcp(left: bytes, right: bytes) -> int:
-    return next((at for at, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), min(len(left), len(right)))
+    return next(
+        (at for at, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), min(len(left), len(right))
+    )
 
 
 @given(
@@ -24,7 +27,7 @@ def lcp(left: bytes, right: bytes) -> int:
     right=st.binary(max_size=8),
     limit=st.integers(0, 60),
 )
-@settings(max_examples=200, deadline=None, derandomize=True, database=None)
+@settings(max_examples=100, deadline=None, derandomize=True, database=None)
 def test_the_common_prefix_is_what_comparing_byte_by_byte_finds(
     before: bytes, shared: bytes, left: bytes, right: bytes, limit: int
 ) -> None:
@@ -37,9 +40,11 @@ def leaf(key: bytes) -> Node:
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None, derandomize=True, database=None)
+@settings(max_examples=40, deadline=None, derandomize=True, database=None)
 def test_the_closest_of_many_children_is_a_neighbour_in_order(data: st.DataObject) -> None:
-    """Keys come and go (evicted ones stay in the index unnoticed); the answer is that of a scan over the living."""
+    """Keys come and go (evicted ones stay in the index unnoticed); the answer is that of a scan over the
+    living.
+    """
     keys = st.binary(min_size=1, max_size=3).map(lambda key: bytes(byte % 3 for byte in key))
     children = {key: leaf(key) for key in data.draw(st.sets(keys, min_size=1))}
     index = ChildIndex(children, chunk_keys=2)  # small chunks split and empty within few keys
@@ -55,14 +60,27 @@ def test_the_closest_of_many_children_is_a_neighbour_in_order(data: st.DataObjec
         assert max(lcp(query, key) for key in index.neighbours(query, children)) == best
 
 
-def test_the_best_partial_page_is_found_among_a_thousand_children() -> None:
+def test_the_index_of_children_does_not_grow_with_those_that_went() -> None:
+    children = {bytes([number]): leaf(bytes([number])) for number in range(8)}
+    index = ChildIndex(children, chunk_keys=16)
+    for number in range(5000):
+        key = number.to_bytes(4, "big")
+        children[key] = leaf(key)
+        index.add(key, children)
+        if number % 3:
+            index.neighbours(key, children)
+        del children[key]
+    assert index.num_keys <= 2 * len(children) + 16 + 1
+
+
+def test_the_best_partial_page_is_found_among_many_children() -> None:
     page_size = 8
     cache = PrefixCache(num_pages=1200, page_size=page_size)
     random = Random(1)
-    prompts = [[random.randrange(4) for _ in range(page_size)] for _ in range(1000)]
+    prompts = [[random.randrange(4) for _ in range(page_size)] for _ in range(700)]
     for prompt in prompts:
         serve(cache, prompt)
-    for _ in range(200):
+    for _ in range(60):
         query = [random.randrange(4) for _ in range(page_size - 1)]
         shared = max(lcp(bytes(query), bytes(prompt)) for prompt in prompts)
         assert cached(cache, query) == shared
@@ -223,3 +241,14 @@ def test_a_flush_of_one_namespace_leaves_the_others() -> None:
     serve(cache, [1, 2], other)
     assert cache.flush(other) == 2
     assert (cached(cache, [1, 2], SPACE), cached(cache, [1, 2], other)) == (2, 0)
+
+
+def test_a_leaf_that_lost_its_end_grows_again_from_where_it_was_cut() -> None:
+    cache = PrefixCache(num_pages=16, page_size=1)
+    serve(cache, [1, 2, 3, 4, 5, 6])
+    cache.evict(1)
+    serve(cache, [1, 2, 3, 4, 5, 7, 8])
+    pages = match(cache, [1, 2, 3, 4, 5, 7]).pages
+    assert len(pages) == len(set(pages)) == 6
+    assert cached(cache, [1, 2, 3, 4, 5, 6]) == 5
+    assert cache.check_invariants([]) == []

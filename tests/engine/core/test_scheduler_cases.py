@@ -20,7 +20,7 @@ def prompt(first: int, num_tokens: int) -> list[int]:
 SCORING = SamplingParams(seed=0, temperature=0.0, num_prompt_logprobs=0)
 
 
-@pytest.mark.parametrize("max_tokens", [0, 1, 40])
+@pytest.mark.parametrize("max_tokens", [0, 1, 5])
 def test_every_prompt_length_is_refused_at_once_or_ends_in_bounded_steps(max_tokens: int) -> None:
     engine = Engine(capacity=capacity_for_tests(num_pages=8, page_size=16))
     limit = token_limit(engine.capacity)
@@ -137,6 +137,22 @@ def test_a_request_of_high_priority_that_lacks_pages_preempts_and_is_admitted_in
     answers = engine.run()
     assert answers["high"].token_ids == reference_tokens(high, 4)
     assert answers["low"].token_ids == reference_tokens(low, 10)
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_no_more_are_preempted_for_priority_than_it_takes(overlap: bool) -> None:
+    engine = Engine(
+        config=SchedulerConfig(policy="priority"),
+        capacity=capacity_for_tests(num_pages=16, page_size=4),
+        overlap=overlap,
+    )
+    for name in "123":
+        engine.submit(request(name, prompt(int(name), 16), max_tokens=4))
+    engine.step()
+    engine.submit(request("high", prompt(4, 20), max_tokens=3, priority=1))
+    engine.run()
+    assert [event.request_id for event in engine.preempted] == ["3"]
+    assert [event.request_id for event in engine.admitted] == ["1", "2", "3", "high", "3"]
 
 
 def full_priority_queue() -> Engine:

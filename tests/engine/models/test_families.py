@@ -142,6 +142,16 @@ def test_greedy_ids_from_gguf_equal_transformers(model_type: str, dtype: str, tm
     assert_same_greedy(greedy(ours, spec, asked, NUM_TOKENS), expected, near_tie=NEAR_TIE)
 
 
+def test_biases_from_gguf_follow_their_heads(tmp_path: Path) -> None:
+    theirs = tiny_model("llama", attention_bias=True, mlp_bias=True)
+    path = tmp_path / "tiny.gguf"
+    write_gguf(path, theirs, "F16")
+    ours, spec = load(path)
+    asked = prompts(LENGTHS)
+    expected = transformers_greedy(theirs, asked, NUM_TOKENS)
+    assert_same_greedy(greedy(ours, spec, asked, NUM_TOKENS), expected, near_tie=NEAR_TIE)
+
+
 @pytest.mark.parametrize(
     ("parameters", "metadata"),
     [
@@ -163,6 +173,19 @@ def test_rope_scaling_in_gguf_metadata_is_followed(
     theirs = tiny_model("llama", **parameters)
     path = tmp_path / "tiny.gguf"
     write_gguf(path, theirs, "F32", metadata)
+    ours, spec = load(path)
+    asked = prompts(LENGTHS)
+    expected = transformers_greedy(theirs, asked, NUM_TOKENS)
+    assert_same_greedy(greedy(ours, spec, asked, NUM_TOKENS), expected, near_tie=NEAR_TIE)
+
+
+def test_rope_factors_that_a_gguf_carries_as_a_tensor_are_followed(tmp_path: Path) -> None:
+    theirs = tiny_model("llama", **rope("llama3", **LLAMA3))
+    plain = tiny_model("llama", **rope("default"))
+    factors = plain.model.rotary_emb.inv_freq / theirs.model.rotary_emb.inv_freq
+    assert len(set(factors.tolist())) > 2
+    path = tmp_path / "tiny.gguf"
+    write_gguf(path, theirs, "F32", rope_factors=factors.tolist())
     ours, spec = load(path)
     asked = prompts(LENGTHS)
     expected = transformers_greedy(theirs, asked, NUM_TOKENS)

@@ -61,7 +61,7 @@ def test_a_tensor_missing_left_over_or_misshapen_is_named(
             tensors,
             where="a.safetensors",
             dtype=torch.float32,
-            progress=lambda done, total: calls.append(done),
+            progress=lambda done, total: calls.append(done + total),
         )
     assert calls == []
 

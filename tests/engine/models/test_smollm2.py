@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from typing import Any
 
 import pytest
 import torch
@@ -52,7 +53,7 @@ def full() -> tuple[Decoder, ModelSpec]:
     return load(torch.float32)
 
 
-def in_transformers(model: Decoder, spec: ModelSpec) -> LlamaForCausalLM:
+def in_transformers(model: Decoder, spec: ModelSpec) -> Any:
     """Llama of transformers over the very tensors of ``model``."""
     config = LlamaConfig(
         vocab_size=spec.vocab_size,
@@ -73,7 +74,7 @@ def in_transformers(model: Decoder, spec: ModelSpec) -> LlamaForCausalLM:
     }
     kv = spec.num_kv_heads * spec.head_dim
     for layer, block in enumerate(model.blocks):
-        q, k, v = block.attention.qkv.weight.split([spec.num_heads * spec.head_dim, kv, kv])
+        q, k, v = torch.split(block.attention.qkv.weight, [spec.num_heads * spec.head_dim, kv, kv])
         gate, up = block.mlp.gate_up.weight.chunk(2)
         parts = {
             "self_attn.q_proj": q,
@@ -88,7 +89,7 @@ def in_transformers(model: Decoder, spec: ModelSpec) -> LlamaForCausalLM:
         }
         state |= {f"model.layers.{layer}.{part}.weight": weight for part, weight in parts.items()}
     with torch.device("meta"):
-        theirs = LlamaForCausalLM(config)
+        theirs: Any = LlamaForCausalLM(config)
     theirs.load_state_dict(state, assign=True)
     theirs.model.rotary_emb = type(theirs.model.rotary_emb)(config)
     return theirs.eval()
@@ -115,7 +116,8 @@ def test_in_bfloat16_98_percent_of_tokens_are_the_float32_choice(
     longest = max(map(len, asked)) + NUM_TOKENS
     paged = PagedModel(model, spec, num_sequences=len(asked), max_tokens=longest)
     texts = [prompt + words[:-1] for prompt, words in zip(asked, chosen, strict=True)]
-    hidden = paged.hidden([Run(s, 0, text) for s, text in enumerate(texts)]).split([len(t) for t in texts])
+    runs = [Run(s, 0, text) for s, text in enumerate(texts)]
+    hidden = torch.split(paged.hidden(runs), [len(text) for text in texts])
     with torch.inference_mode():
         best = [model.logits(rows[-NUM_TOKENS:]).argmax(-1).tolist() for rows in hidden]
     equal = sum(a == b for x, y in zip(best, chosen, strict=True) for a, b in zip(x, y, strict=True))

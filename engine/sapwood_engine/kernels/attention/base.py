@@ -50,7 +50,13 @@ class AttentionBackend(Protocol):
         """Take over ``metadata`` for the runs that follow; valid until the next ``plan``."""
 
     def run(
-        self, q: torch.Tensor, k_pages: torch.Tensor, v_pages: torch.Tensor, *, scale: float, out: torch.Tensor
+        self,
+        q: torch.Tensor,
+        k_pages: torch.Tensor,
+        v_pages: torch.Tensor,
+        *,
+        scale: float,
+        out: torch.Tensor,
     ) -> torch.Tensor:
         """Write attention of ``q`` into ``out`` and return it.
 

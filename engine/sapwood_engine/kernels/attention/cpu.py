@@ -10,13 +10,7 @@ import torch
 
 from sapwood_engine.kernels.attention import cpu_kernels as kernels
 from sapwood_engine.kernels.attention.base import AttentionMetadata
-from sapwood_engine.kernels.simd import SMALL_LANES
-
-_TAGS = {
-    torch.float32: np.empty(0, np.float32),
-    torch.bfloat16: np.empty(0, np.uint16),
-    torch.float16: np.empty(0, np.int16),
-}
+from sapwood_engine.kernels.simd import SMALL_LANES, TAGS
 
 
 class CpuAttention:
@@ -43,7 +37,13 @@ class CpuAttention:
         self._divided_for = (0, 0)
 
     def run(
-        self, q: torch.Tensor, k_pages: torch.Tensor, v_pages: torch.Tensor, *, scale: float, out: torch.Tensor
+        self,
+        q: torch.Tensor,
+        k_pages: torch.Tensor,
+        v_pages: torch.Tensor,
+        *,
+        scale: float,
+        out: torch.Tensor,
     ) -> torch.Tensor:
         """See `AttentionBackend.run`."""
         num_heads, dim = q.shape[1], q.shape[2]
@@ -60,8 +60,8 @@ class CpuAttention:
             k_pages.stride(),
         )
         kernels.attend(
-            _TAGS[q.dtype],
-            _TAGS[k_pages.dtype],
+            TAGS[q.dtype],
+            TAGS[k_pages.dtype],
             q.data_ptr(),
             k_pages.data_ptr(),
             v_pages.data_ptr(),

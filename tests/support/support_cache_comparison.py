@@ -1,0 +1,238 @@
+"""The prefix cache and the naive one side by side: each operation on both, every visible answer compared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from support_prefix_cache import SPACE, NaiveCache, StoredPage, Tokens, cached
+
+from sapwood_engine.core.eviction import PolicyName
+from sapwood_engine.core.prefix_cache import Match, PageCounts, PrefixCache, Receipt, Shortfall, token_key
+from sapwood_engine.core.radix_tree import iter_nodes
+from sapwood_engine.core.request import Namespace
+
+SPACES = (SPACE, Namespace("model", adapter_id="a"), Namespace("model", tenant_salt="a"))
+PAGES = 12
+
+Slot = tuple[Namespace, Tokens]
+"""What a slot's KV depends on: the namespace and all tokens up to its own."""
+
+
+@dataclass
+class Running:
+    """A request as the test keeps it."""
+
+    namespace: Namespace
+    tokens: Tokens
+    table: list[int]
+    receipt: Receipt
+    path: list[StoredPage]
+
+
+class Comparison:
+    """Both caches and the requests that run on them; KV is written down slot by slot and must always be
+    right.
+    """
+
+    def __init__(self, *, page_size: int, policy: PolicyName, partial_pages: bool) -> None:
+        self.page_size = page_size
+        self.cache = PrefixCache(
+            num_pages=PAGES, page_size=page_size, policy=policy, partial_pages=partial_pages
+        )
+        self.naive = NaiveCache(page_size, policy, partial_pages and page_size > 1)
+        self.running: list[Running] = []
+        self.owned: set[int] = set()
+        self.kv: dict[int, list[Slot]] = {}
+        self.history: list[tuple[Namespace, Tokens]] = []
+        self.evicted_tokens = 0
+        self.now = 0
+
+    def tokens(self, blocks: list[int], rest: list[int]) -> Tokens:
+        """Repeat each block over a page, so that prefixes are shared at every page size."""
+        return (*(block for block in blocks for _ in range(self.page_size)), *rest[: self.page_size])
+
+    def begin(self, namespace: Namespace, blocks: list[int], rest: list[int]) -> None:
+        tokens = self.tokens(blocks, rest)
+        self.history = [*self.history[-7:], (namespace, tokens)]
+        limit = len(tokens) - 1
+        found = self.cache.match(namespace, token_key(tokens), limit_tokens=limit)
+        path = self.naive.whole_pages(namespace, tokens[:limit])
+        assert found.pages == tuple(page.page for page in path)
+        partial = self.naive.num_partial_tokens(namespace, tokens[:limit])
+        assert found.num_usable_tokens == len(path) * self.page_size + partial
+        if path:
+            self.naive.use(path)
+        copied = self.copied_slots(namespace, tokens, found)
+        receipt = self.cache.lock(found)
+        for page in path:
+            page.locks += 1
+        needed = -(-len(tokens) // self.page_size) - len(path)
+        pages = self.allocate(needed)
+        if isinstance(pages, Shortfall):
+            self.cache.unlock(receipt)
+            self.naive.unlock(path)
+            return
+        if copied:
+            self.kv[pages[0]] = copied
+        self.running.append(Running(namespace, tokens, [*found.pages, *pages], receipt, path))
+
+    def look(self, namespace: Namespace, blocks: list[int], rest: list[int]) -> None:
+        """Match and go away, as a request does that finds no room."""
+        tokens = self.tokens(blocks, rest)
+        path = self.naive.whole_pages(namespace, tokens)
+        found = self.cache.match(namespace, token_key(tokens), limit_tokens=len(tokens))
+        assert found.pages == tuple(page.page for page in path)
+        if path:
+            self.naive.use(path)
+
+    def copied_slots(self, namespace: Namespace, tokens: Tokens, found: Match) -> list[Slot]:
+        """Check the KV of everything matched; return what the partial page's slots hold."""
+        for index, page in enumerate(found.pages):
+            start = index * self.page_size
+            assert self.kv[page] == slots(namespace, tokens, start, start + self.page_size)
+        if found.partial is None:
+            return []
+        assert 1 <= found.partial.num_tokens < self.page_size
+        copied = self.kv[found.partial.page][: found.partial.num_tokens]
+        assert copied == slots(namespace, tokens, found.num_tokens, found.num_usable_tokens)
+        return copied
+
+    def allocate(self, needed: int) -> list[int] | Shortfall:
+        before = self.cache.counts()
+        pages = self.cache.allocate(needed)
+        if isinstance(pages, Shortfall):
+            assert pages == Shortfall(needed, before.free + before.evictable)
+            assert pages.available < needed
+            assert self.cache.counts() == before
+            return pages
+        assert len(pages) == needed
+        assert not self.owned & set(pages)
+        self.evicted_tokens += self.naive.evict(max(0, needed - before.free))
+        self.owned |= set(pages)
+        for page in pages:
+            self.kv[page] = []
+        return pages
+
+    def compute(self, request: Running, num_tokens: int) -> None:
+        """Write KV up to ``num_tokens``: into the request's own pages, and never into one of the tree's."""
+        for position in range(num_tokens):
+            page = request.table[position // self.page_size]
+            slot = (request.namespace, request.tokens[: position + 1])
+            if len(self.kv[page]) > position % self.page_size:
+                assert self.kv[page][position % self.page_size] == slot
+            else:
+                assert page in self.owned
+                self.kv[page].append(slot)
+
+    def release(self, pages: Sequence[int]) -> None:
+        self.cache.release(pages)
+        self.owned -= set(pages)
+
+    def pick(self, at: int) -> Running | None:
+        return self.running[at % len(self.running)] if self.running else None
+
+    def store_unfinished(self, at: int, share: float, priority: int) -> None:
+        request = self.pick(at)
+        if request is None or request.receipt.root.flushed:
+            return
+        computed = max(len(request.path) * self.page_size, int(share * len(request.tokens)))
+        self.compute(request, computed)
+        key = token_key(request.tokens[:computed])
+        inserted = self.cache.insert(request.receipt, key, request.table, priority=priority)
+        assert inserted.first == len(request.path)
+        request.path = self.naive.insert(
+            request.namespace, request.tokens[:computed], request.table, request.path, priority
+        )
+        self.owned -= set(request.table[: len(request.path)])
+        self.owned |= set(inserted.duplicates)
+        request.table[inserted.first : inserted.first + len(inserted.pages)] = inserted.pages
+        assert request.table[: len(request.path)] == [page.page for page in request.path]
+        assert not set(request.table) & set(inserted.duplicates)
+        request.receipt = inserted.receipt
+        self.release(inserted.duplicates)
+
+    def finish(self, at: int, priority: int, pin: int) -> None:
+        request = self.pick(at)
+        if request is None:
+            return
+        self.running.remove(request)
+        tokens, table = request.tokens, request.table
+        self.compute(request, len(tokens))
+        pinned_until = self.now + pin if pin else 0
+        rest = self.cache.finish(
+            request.receipt, token_key(tokens), table, priority=priority, pinned_until=pinned_until
+        )
+        path = request.path
+        if not request.receipt.root.flushed:
+            path = self.naive.insert(request.namespace, tokens, table, path, priority)
+            for page in path:
+                page.expires = max(page.expires, pinned_until)
+            self.naive.insert_tail(request.namespace, tokens, table[-1], priority, pinned_until)
+        self.naive.unlock(path)
+        self.owned -= set(table) - set(rest)
+        assert set(rest) <= self.owned
+        self.release(rest)
+
+    def abort(self, at: int) -> None:
+        request = self.pick(at)
+        if request is None:
+            return
+        self.running.remove(request)
+        self.cache.unlock(request.receipt)
+        self.naive.unlock(request.path)
+        self.release(request.table[len(request.path) :])
+
+    def flush(self, namespace: Namespace | None) -> None:
+        dropped = self.cache.flush(namespace)
+        assert dropped == self.naive.flush(namespace)
+        self.evicted_tokens += dropped
+
+    def evict(self, num_pages: int) -> None:
+        dropped = self.cache.evict(num_pages)
+        assert dropped == self.naive.evict(num_pages)
+        self.evicted_tokens += dropped
+
+    def expire(self, ticks: int) -> None:
+        self.now += ticks
+        dropped = self.cache.expire(self.now)
+        assert dropped == self.naive.expire(self.now)
+        self.evicted_tokens += dropped
+
+    def agrees(self) -> None:
+        """Compare everything that can be seen without an operation."""
+        assert self.cache.check_invariants(self.owned) == []
+        stored = self.naive.stored
+        assert stored_pages(self.cache) == sorted(page.page for page in stored)
+        protected = sum(page.locks > 0 for page in stored)
+        assert self.cache.counts() == PageCounts(
+            free=PAGES - len(stored) - len(self.owned),
+            owned=len(self.owned),
+            evictable=len(stored) - protected,
+            protected=protected,
+        )
+
+        for namespace, tokens in self.history:
+            num_whole = len(self.naive.whole_pages(namespace, tokens)) * self.page_size
+            expected = num_whole + self.naive.num_partial_tokens(namespace, tokens)
+            assert cached(self.cache, tokens, namespace) == expected
+
+        assert sum(event.num_tokens for event in self.cache.take_evicted()) == self.evicted_tokens
+        self.evicted_tokens = 0
+
+    def end(self) -> None:
+        while self.running:
+            self.abort(0)
+        self.cache.flush()
+        assert self.cache.counts() == PageCounts(free=PAGES, owned=0, evictable=0, protected=0)
+        assert self.cache.num_nodes == self.cache.num_locked_nodes == 0
+        assert self.cache.check_invariants([]) == []
+
+
+def stored_pages(cache: PrefixCache) -> list[int]:
+    roots = (*cache._tree.roots.values(), *cache._tree.flushed_roots)
+    return sorted(page for root in roots for node in iter_nodes(root) for page in node.live_pages())
+
+
+def slots(namespace: Namespace, tokens: Tokens, start: int, end: int) -> list[Slot]:
+    return [(namespace, tokens[: position + 1]) for position in range(start, end)]

@@ -1,0 +1,60 @@
+"""Reads the code blocks of our documents, and the commands in them."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+DOCUMENTS = tuple(
+    Path(name)
+    for name in (
+        "README.md",
+        "CONTRIBUTING.md",
+        "CHANGELOG.md",
+        "engine/README.md",
+        "bench/README.md",
+        "bench/peers/README.md",
+        "bench/workloads/README.md",
+        "docs/performance.md",
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A fenced block of code."""
+
+    document: Path
+    language: str
+    code: str
+
+
+def blocks(document: Path, language: str) -> list[Block]:
+    """Return the document's fenced blocks in one language."""
+    found = re.findall(
+        r"^```(\w*)\n(.*?)^```$", document.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
+    )
+    return [Block(document, name, code) for name, code in found if name == language]
+
+
+def commands(block: Block) -> list[list[str]]:
+    """Return the commands of a shell block as argument lists; variables are left as they stand."""
+    found: list[list[str]] = []
+    pending = ""
+    for line in block.code.splitlines():
+        pending += line
+        if line.endswith("\\"):
+            pending = pending[:-1]
+            continue
+        try:
+            words = shlex.split(pending, comments=True)
+        except ValueError:  # a quotation goes on in the next line
+            pending += "\n"
+            continue
+        pending = ""
+        if words:
+            found.append(words)
+    assert not pending, f"{block.document}: a command has no end: {pending!r}"
+    return found

@@ -1,0 +1,37 @@
+"""``sapwood serve`` with a fake worker and the byte tokenizer: ``support_fake_serve.py LAUNCH-OPTIONS``."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from support_service import byte_tokenizer, fake_worker_command
+
+from sapwood_contract.launch import parse
+from sapwood_engine.checkpoint.source import Checkpoint
+from sapwood_engine.cli import listen, run_http_process
+from sapwood_engine.config import engine_config
+from sapwood_engine.service.ipc import HttpChannel
+from sapwood_engine.service.logs import configure_logging
+from sapwood_engine.service.start import Start
+from sapwood_engine.service.worker_process import WorkerProcess
+
+
+def main(argv: Sequence[str]) -> int:
+    """Serve; the exit code."""
+    options = parse(argv)
+    config = engine_config(options)
+    configure_logging(options.log_level, program="http")
+    channel = HttpChannel()
+    start = Start()
+    start.checkpoint.set_result(Checkpoint("gguf", "fake", "revision", Path(), ()))
+    start.worker.set_result(WorkerProcess(fake_worker_command(channel, options)))
+    start.tokenizer.set_result(byte_tokenizer())
+    ports = listen(config.http)
+    return run_http_process(config, channel, start, ports=ports, api_keys=frozenset(), begin=time.monotonic())
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
