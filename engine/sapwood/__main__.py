@@ -31,13 +31,9 @@ class Program:
 
 PROGRAMS: dict[str, Program] = {
     "serve": Program("serve a model over the OpenAI API", "sapwood_engine.cli", "serve", "engine"),
-    "bench": Program(
-        "measure any OpenAI address with the six workloads", "sapwood_tools.bench.cli", "main", "engine"
-    ),
+    "bench": Program("measure any OpenAI address with the six workloads", "sapwood_tools.bench.cli", "main", "engine"),
     "tree": Program("show the radix tree of a running engine", "sapwood_tools.tree", "main", "engine"),
-    "bench-core": Program(
-        "measure the pure core beside baselines", "sapwood_tools.bench_core", "main", "engine"
-    ),
+    "bench-core": Program("measure the pure core beside baselines", "sapwood_tools.bench_core", "main", "engine"),
     "soak": Program("run random operations on the core for long", "sapwood_tools.soak", "main", "engine"),
 }
 

@@ -248,9 +248,7 @@ def _listen(host: str, port: int, *, option: str) -> socket.socket:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family, backlog=_BACKLOG)
     except OSError as error:
-        fix = (
-            f"{host} port {port} cannot be listened on ({error.strerror}); take another, or 0 for a free one"
-        )
+        fix = f"{host} port {port} cannot be listened on ({error.strerror}); take another, or 0 for a free one"
         raise ConfigError(launch.flag(option), port, fix) from error
 
 

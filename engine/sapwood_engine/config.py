@@ -172,10 +172,6 @@ def _check_together(options: LaunchOptions) -> None:
             f"each needs a token a step: keep it within --max-step-tokens ({options.max_step_tokens})",
         )
     if options.kv_tokens is not None and options.kv_tokens < options.page_size:
-        raise ConfigError(
-            flag("kv_tokens"), options.kv_tokens, f"give at least one page ({options.page_size} tokens)"
-        )
+        raise ConfigError(flag("kv_tokens"), options.kv_tokens, f"give at least one page ({options.page_size} tokens)")
     if options.port == options.admin_port != 0 and options.host == options.admin_host:
-        raise ConfigError(
-            flag("admin_port"), options.admin_port, "it is the OpenAI API's port too: take another, or 0"
-        )
+        raise ConfigError(flag("admin_port"), options.admin_port, "it is the OpenAI API's port too: take another, or 0")

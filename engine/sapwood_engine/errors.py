@@ -27,8 +27,12 @@ _MAX_QUOTED_CHARACTERS = 80
 
 
 def quote(value: object) -> str:
-    """Return ``repr(value)`` cut to 80 characters, so that an error stays readable and bounded."""
-    text = repr(value)
+    """Return ``repr(value)`` cut to 80 characters, so that an error stays readable and bounded.
+
+    Of a text or list only the beginning is ever turned into text: a client may send megabytes.
+    """
+    head = value[: _MAX_QUOTED_CHARACTERS + 1] if isinstance(value, str | bytes | list | tuple) else value
+    text = repr(head)
     return text if len(text) <= _MAX_QUOTED_CHARACTERS else text[:_MAX_QUOTED_CHARACTERS] + "…"
 
 

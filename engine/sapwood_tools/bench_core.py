@@ -32,9 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         default=bench_core_scheduler.REQUEST_SECONDS * 1e3,
         help="no_sharing_loss: what a prompt of 512 tokens takes on a real engine (default: %(default)s)",
     )
-    real.add_argument(
-        "--address", help="no_sharing_loss: measure that on the OpenAI server at http://HOST:PORT"
-    )
+    real.add_argument("--address", help="no_sharing_loss: measure that on the OpenAI server at http://HOST:PORT")
     options = parser.parse_args(arguments)
     known = {bench.__name__: bench for bench in (*BENCHES, *WORST_CASES)}
     for name in options.names:

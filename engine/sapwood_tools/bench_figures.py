@@ -29,9 +29,7 @@ def measured(name: str, unit: str, value: float, baseline: float) -> Figure:
     return Figure(name, round(value, 4), unit, round(baseline, 4), round(value / baseline, 4))
 
 
-def interleaved(
-    work: Callable[[], object], baseline: Callable[[], object], *, repetitions: int
-) -> tuple[float, float]:
+def interleaved(work: Callable[[], object], baseline: Callable[[], object], *, repetitions: int) -> tuple[float, float]:
     """Return the median seconds of ``work`` and of ``baseline``, run by turns so that both meet the same
     machine.
     """

@@ -73,9 +73,7 @@ def soak(part: str, *, num_operations: int, seed: int, report: Callable[[int], N
 def main(arguments: Sequence[str] | None = None) -> int:
     """Soak every part, print progress and a summary; exit code 1 on a fault."""
     parser = argparse.ArgumentParser(prog="python -m sapwood_tools.soak", description=__doc__)
-    parser.add_argument(
-        "--operations", type=int, default=1_000_000, help="operations in all (default: 1,000,000)"
-    )
+    parser.add_argument("--operations", type=int, default=1_000_000, help="operations in all (default: 1,000,000)")
     parser.add_argument("--seed", type=int, default=0, help="same seed, same operations (default: 0)")
     parser.add_argument("--part", choices=sorted(PARTS), help="soak this part only")
     options = parser.parse_args(arguments)
@@ -86,9 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         def report(done: int, part: str = part, share: int = share) -> None:
             if done % (10 * PHASE_OPERATIONS) == 0 or done == share:
-                print(
-                    f"{part}: {done:,} of {share:,} operations, {perf_counter() - started:.0f} s", flush=True
-                )
+                print(f"{part}: {done:,} of {share:,} operations, {perf_counter() - started:.0f} s", flush=True)
 
         fault = soak(part, num_operations=share, seed=options.seed, report=report)
         if fault is not None:

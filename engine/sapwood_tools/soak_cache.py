@@ -159,9 +159,7 @@ class CacheSoak:
         size = self._page_size
         for position in range(request.num_computed, end):
             page = request.table[position // size]
-            _ensure(
-                page in self._owned, f"position {position} is written to page {page}, which is not its own"
-            )
+            _ensure(page in self._owned, f"position {position} is written to page {page}, which is not its own")
             _ensure(len(self._kv[page]) == position % size, f"page {page} was written by somebody else")
             self._kv[page].append(request.kv[position])
         request.num_computed = max(request.num_computed, end)
@@ -206,9 +204,7 @@ class CacheSoak:
 
     def _check_table(self, request: _Running) -> None:
         seen = [slot for page in request.table for slot in self._kv[page]]
-        _ensure(
-            seen == request.kv[: request.num_computed], "the page table of a running request holds other KV"
-        )
+        _ensure(seen == request.kv[: request.num_computed], "the page table of a running request holds other KV")
 
 
 def _ensure(condition: bool, otherwise: str) -> None:

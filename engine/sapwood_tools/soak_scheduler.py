@@ -62,9 +62,7 @@ class _Device:
             kv[target : target + num] = kv[source : source + num]
         result = StepResult(plan.step_id, [], 0.0)
         cursor = 0
-        for seat_id, start, length, samples in zip(
-            plan.seats, plan.starts, plan.lengths, plan.samples, strict=True
-        ):
+        for seat_id, start, length, samples in zip(plan.seats, plan.starts, plan.lengths, plan.samples, strict=True):
             seat = self._seats[seat_id]
             above = hash(seat.namespace)
             if start:
@@ -129,9 +127,7 @@ class SchedulerSoak:
         self._now = 0.0
 
     def describe(self) -> str:
-        return (
-            f"{self._config} {self._capacity} eviction={self._eviction} partial_pages={self._partial_pages}"
-        )
+        return f"{self._config} {self._capacity} eviction={self._eviction} partial_pages={self._partial_pages}"
 
     def step(self) -> None:
         random = self._random
@@ -147,9 +143,7 @@ class SchedulerSoak:
         else:
             self._plan()
         load = self._scheduler.load()
-        states = (
-            load.kv_active_tokens + load.kv_protected_tokens + load.kv_evictable_tokens + load.kv_free_tokens
-        )
+        states = load.kv_active_tokens + load.kv_protected_tokens + load.kv_evictable_tokens + load.kv_free_tokens
         _ensure(states == load.kv_capacity_tokens, f"the states of the KV do not add up: {load}")
 
     def check(self) -> list[str]:
@@ -243,9 +237,7 @@ class SchedulerSoak:
             _ensure(bool(left) and left.pop() == token, f"request {output.request_id} got token {token}")
         if output.finish is not None:
             complete = output.finish in ("abort", "error") or not left
-            _ensure(
-                complete, f"request {output.request_id} ended with {output.finish}, {len(left)} tokens early"
-            )
+            _ensure(complete, f"request {output.request_id} ended with {output.finish}, {len(left)} tokens early")
             del self._left[output.request_id], self._namespaces[output.request_id]
 
 

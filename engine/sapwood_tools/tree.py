@@ -36,9 +36,7 @@ def main(argv: Sequence[str]) -> int:
         "--url", default="http://127.0.0.1:8001", help="the engine's admin address (default: %(default)s)"
     )
     parser.add_argument("--max-nodes", type=int, default=200, help="most nodes shown (default: %(default)s)")
-    parser.add_argument(
-        "--watch", type=float, metavar="SECONDS", help="draw it again every so often, until Ctrl-C"
-    )
+    parser.add_argument("--watch", type=float, metavar="SECONDS", help="draw it again every so often, until Ctrl-C")
     options = parser.parse_args(list(argv))
     try:
         asyncio.run(_show(options.url, options.max_nodes, options.watch))
@@ -116,9 +114,7 @@ def _branches(children: Mapping[int | None, Sequence[Mapping[str, Any]]]) -> Ite
         pending.extend(_last_first(children.get(node["id"], ()), margin=below))
 
 
-def _last_first(
-    siblings: Sequence[Mapping[str, Any]], *, margin: str
-) -> list[tuple[Mapping[str, Any], str, bool]]:
+def _last_first(siblings: Sequence[Mapping[str, Any]], *, margin: str) -> list[tuple[Mapping[str, Any], str, bool]]:
     """Return ``(node, margin, is it drawn last)``, in the order in which a stack takes them in."""
     ordered = sorted(siblings, key=lambda node: (node["hits"], node["tick"]))
     return [(node, margin, index == 0) for index, node in enumerate(ordered)]

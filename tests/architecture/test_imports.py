@@ -61,23 +61,17 @@ def imports_of(path: Path) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize(
-    "path", sorted((ENGINE / "sapwood_contract").glob("*.py")), ids=lambda path: path.name
-)
+@pytest.mark.parametrize("path", sorted((ENGINE / "sapwood_contract").glob("*.py")), ids=lambda path: path.name)
 def test_the_contract_needs_the_standard_library_alone(path: Path) -> None:
     assert imports_of(path) <= {*sys.stdlib_module_names, "sapwood_contract"}
 
 
-@pytest.mark.parametrize(
-    "path", sorted((ENGINE / "sapwood_engine/core").glob("*.py")), ids=lambda path: path.name
-)
+@pytest.mark.parametrize("path", sorted((ENGINE / "sapwood_engine/core").glob("*.py")), ids=lambda path: path.name)
 def test_the_core_needs_the_standard_library_alone(path: Path) -> None:
     assert imports_of(path) <= {*sys.stdlib_module_names, "sapwood_contract", "sapwood_engine"}
 
 
-@pytest.mark.parametrize(
-    "path", sorted((ENGINE / "sapwood_engine/core").glob("*.py")), ids=lambda path: path.name
-)
+@pytest.mark.parametrize("path", sorted((ENGINE / "sapwood_engine/core").glob("*.py")), ids=lambda path: path.name)
 def test_the_core_draws_from_generators_that_it_is_given(path: Path) -> None:
     """``random.Random`` may be named; a function of the module ``random`` draws from a hidden global
     state."""

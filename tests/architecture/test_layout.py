@@ -66,9 +66,7 @@ def test_no_two_test_support_modules_have_the_same_name() -> None:
 def test_a_long_module_gives_its_reason(path: Path) -> None:
     text = texts()[path]
     if text.count("\n") > MAX_LINES:
-        assert REASON.search(ast.get_docstring(ast.parse(text)) or ""), (
-            f"{path} has {text.count(chr(10))} lines"
-        )
+        assert REASON.search(ast.get_docstring(ast.parse(text)) or ""), f"{path} has {text.count(chr(10))} lines"
 
 
 @pytest.mark.parametrize("path", [p for p in python_files() if p.parts[0] == "engine"], ids=str)

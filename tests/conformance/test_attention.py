@@ -92,9 +92,7 @@ def test_stale_slots_do_not_influence_the_result(backend: AttentionBackend, stal
 
 
 @pytest.mark.parametrize("page_size", [1, 4, 64])
-def test_where_pages_lie_and_how_large_they_are_changes_no_bit(
-    backend: AttentionBackend, page_size: int
-) -> None:
+def test_where_pages_lie_and_how_large_they_are_changes_no_bit(backend: AttentionBackend, page_size: int) -> None:
     shape = Shape(((1, 77), (40, 90)), page_size=16)
     case, other = make_case(shape), make_case(replace(shape, page_size=page_size))
     assert torch.equal(run(backend, case), run(backend, other))

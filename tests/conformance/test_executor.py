@@ -131,9 +131,7 @@ def test_results_come_in_the_order_of_launches_two_in_flight(make: Make) -> None
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, RANDOM], ids=["greedy", "random"])
-def test_a_pending_token_is_the_one_that_the_step_before_samples(
-    make: Make, sampling: SamplingParams
-) -> None:
+def test_a_pending_token_is_the_one_that_the_step_before_samples(make: Make, sampling: SamplingParams) -> None:
     wanted = continuation(make, sampling=sampling)
     driver = Driver(make(frozenset()))
     driver.executor.launch(driver.plan(prefill(0, sampling=sampling)))

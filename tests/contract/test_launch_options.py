@@ -57,9 +57,7 @@ def test_the_defaults_need_no_argv() -> None:
     ],
     ids=["unknown", "not a number", "no value", "outside the set", "positional", "abbreviated"],
 )
-def test_what_is_unknown_or_malformed_refuses_to_start(
-    argv: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_unknown_or_malformed_refuses_to_start(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         launch.parse(argv)
     assert ended.value.code == 2
@@ -72,9 +70,7 @@ def test_a_value_outside_its_closed_set_cannot_be_made_either() -> None:
 
 
 @pytest.mark.parametrize("field", FIELDS, ids=lambda field: field.name)
-def test_every_option_says_what_it_does(
-    field: dataclasses.Field[Any], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_option_says_what_it_does(field: dataclasses.Field[Any], capsys: pytest.CaptureFixture[str]) -> None:
     assert len(field.metadata["help"]) > 10
     with pytest.raises(SystemExit):
         launch.parse(["--help"])

@@ -78,8 +78,6 @@ def test_a_ratio_is_a_gauge(series: Series) -> None:
 def test_a_pod_exports_no_more_series_than_agreed() -> None:
     total = 0
     for series in SERIES:
-        combinations = math.prod(
-            len(series.values.get(label, range(MODELS_PER_POD))) for label in series.labels
-        )
+        combinations = math.prod(len(series.values.get(label, range(MODELS_PER_POD))) for label in series.labels)
         total += combinations * (len(series.buckets) + 3 if series.type == "histogram" else 1)
     assert total <= MAX_SERIES_PER_POD

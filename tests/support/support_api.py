@@ -95,9 +95,7 @@ def join_stream(payloads: list[Any], *, text: str) -> dict[str, Any]:
             continue
         usage = chunk.get("usage") or usage
         for choice in chunk["choices"]:
-            joined = choices.setdefault(
-                choice["index"], {"text": "", "logprobs": None, "finish_reason": None}
-            )
+            joined = choices.setdefault(choice["index"], {"text": "", "logprobs": None, "finish_reason": None})
             said = choice["delta"].get("content", "") if text == "delta" else choice["text"]
             joined["text"] += said
             for name, values in (choice["logprobs"] or {}).items():

@@ -37,9 +37,7 @@ class Comparison:
 
     def __init__(self, *, page_size: int, policy: PolicyName, partial_pages: bool) -> None:
         self.page_size = page_size
-        self.cache = PrefixCache(
-            num_pages=PAGES, page_size=page_size, policy=policy, partial_pages=partial_pages
-        )
+        self.cache = PrefixCache(num_pages=PAGES, page_size=page_size, policy=policy, partial_pages=partial_pages)
         self.naive = NaiveCache(page_size, policy, partial_pages and page_size > 1)
         self.running: list[Running] = []
         self.owned: set[int] = set()

@@ -33,9 +33,7 @@ class Block:
 
 def blocks(document: Path, language: str) -> list[Block]:
     """Return the document's fenced blocks in one language."""
-    found = re.findall(
-        r"^```(\w*)\n(.*?)^```$", document.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
-    )
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", document.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
     return [Block(document, name, code) for name, code in found if name == language]
 
 

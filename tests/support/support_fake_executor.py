@@ -196,9 +196,7 @@ class FakeExecutor:
         self._capacity = capacity or capacity_for_tests()
         page_size = self._capacity.page_size
         self._tokens = [array("i", [GARBAGE_TOKEN]) * page_size for _ in range(self._capacity.num_pages)]
-        self._positions = [
-            array("i", [GARBAGE_POSITION]) * page_size for _ in range(self._capacity.num_pages)
-        ]
+        self._positions = [array("i", [GARBAGE_POSITION]) * page_size for _ in range(self._capacity.num_pages)]
         self._seats: dict[int, _Seat] = {}
         self._launched: deque[_Launched] = deque()
         self._watch = _LaunchWatch(page_size)
@@ -260,9 +258,7 @@ class FakeExecutor:
         assert all(length > 0 for length in plan.lengths), f"an empty row: {plan.lengths}"
         assert sum(plan.lengths) == len(plan.token_ids) <= self._capacity.max_step_tokens, "token column"
         seats = set(plan.seats)
-        assert all(update.seat in seats for update in plan.page_updates), (
-            "page update of a seat without a row"
-        )
+        assert all(update.seat in seats for update in plan.page_updates), "page update of a seat without a row"
         assert all(opened.seat in seats for opened in plan.opened), "seat opened without a row"
         pages = [page for update in plan.page_updates for page in update.pages]
         assert all(0 <= page < self._capacity.num_pages for page in pages), "no such page"

@@ -78,9 +78,7 @@ def serve_hub() -> Iterator[StandInHub]:
             else:
                 if with_body:
                     hub.downloads.append(path)
-                self._send(
-                    200, data, {"ETag": f'"{_etag(data)}"', "X-Repo-Commit": COMMIT}, with_body=with_body
-                )
+                self._send(200, data, {"ETag": f'"{_etag(data)}"', "X-Repo-Commit": COMMIT}, with_body=with_body)
 
         def _json(self, value: object) -> None:
             self._send(200, json.dumps(value).encode(), {"Content-Type": "application/json"})

@@ -153,9 +153,7 @@ class NaiveCache:
             page.priority = max(page.priority, priority)
         return path
 
-    def insert_tail(
-        self, namespace: Namespace, tokens: Tokens, page: int, priority: int, expires: int
-    ) -> bool:
+    def insert_tail(self, namespace: Namespace, tokens: Tokens, page: int, priority: int, expires: int) -> bool:
         if not self.partial_pages or len(tokens) % self.page_size == 0:
             return False
         self.tick += 1
@@ -173,9 +171,7 @@ class NaiveCache:
             first.expires = max(first.expires, expires)
             return False
         self._drop_superseded(namespace, tokens)
-        self.stored.append(
-            StoredPage(page, namespace, tokens, self.tick, self.tick, priority, expires=expires)
-        )
+        self.stored.append(StoredPage(page, namespace, tokens, self.tick, self.tick, priority, expires=expires))
         return True
 
     def evict(self, num_pages: int) -> int:

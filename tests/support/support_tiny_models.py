@@ -113,9 +113,7 @@ def greedy(
     longest = max(map(len, prompts)) + num_tokens
     paged = PagedModel(model, spec, num_sequences=len(prompts), max_tokens=longest)
     for first in range(chunk, longest, chunk):
-        earlier = [
-            Run(s, first - chunk, p[first - chunk : first]) for s, p in enumerate(prompts) if len(p) > first
-        ]
+        earlier = [Run(s, first - chunk, p[first - chunk : first]) for s, p in enumerate(prompts) if len(p) > first]
         if earlier:
             paged.hidden(earlier)
     starts = [(len(p) - 1) // chunk * chunk for p in prompts]

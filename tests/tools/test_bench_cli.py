@@ -37,9 +37,7 @@ def exactly_as_many_tokens_as_asked(generation: Generation) -> Sequence[Say]:
 
 def engine() -> FakeClient:
     client = FakeClient(script=exactly_as_many_tokens_as_asked, num_cached_tokens=5)
-    return client.with_capacity(
-        max_context_tokens=20_000
-    )  # bytes are tokens there: prompts are five times longer
+    return client.with_capacity(max_context_tokens=20_000)  # bytes are tokens there: prompts are five times longer
 
 
 async def test_each_workload_is_a_line_of_json_and_a_line_of_a_table() -> None:

@@ -107,9 +107,7 @@ async def test_an_answer_of_special_tokens_alone_has_no_text_and_still_counts() 
     ],
     ids=["no usage", "no choice", "too short", "error event", "not JSON"],
 )
-async def test_a_stream_that_is_not_as_asked_is_a_failure_with_a_reason(
-    pieces: Sequence[bytes], reason: str
-) -> None:
+async def test_a_stream_that_is_not_as_asked_is_a_failure_with_a_reason(pieces: Sequence[bytes], reason: str) -> None:
     async with server(pieces) as (client, _):
         result = await client.complete("hello", 2)
     assert isinstance(result, Failure)

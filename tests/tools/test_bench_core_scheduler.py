@@ -48,7 +48,5 @@ def address() -> Iterator[str]:
 def test_a_real_request_has_512_unshared_tokens_and_one_token_of_output(address: str) -> None:
     _Server.bodies.clear()
     assert measure_request_seconds(address, num_requests=3) > 0
-    assert [(b["model"], len(b["prompt"]), b["max_tokens"]) for b in _Server.bodies] == [
-        ("some-model", 512, 1)
-    ] * 3
+    assert [(b["model"], len(b["prompt"]), b["max_tokens"]) for b in _Server.bodies] == [("some-model", 512, 1)] * 3
     assert len({tuple(b["prompt"]) for b in _Server.bodies}) == 3

@@ -57,10 +57,7 @@ async def test_a_turn_has_everything_said_before_it_in_its_prompt() -> None:
     server = ScriptedServer(1)
     await measure.run(Workload("w", 0, 1, (Conversation("rules", ("one", "two"), 4),)), server)
     first, second = server.asked
-    assert (
-        first
-        == "<|im_start|>system\nrules<|im_end|>\n<|im_start|>user\none<|im_end|>\n<|im_start|>assistant\n"
-    )
+    assert first == "<|im_start|>system\nrules<|im_end|>\n<|im_start|>user\none<|im_end|>\n<|im_start|>assistant\n"
     assert second == first + "answer 1<|im_end|>\n<|im_start|>user\ntwo<|im_end|>\n<|im_start|>assistant\n"
 
 

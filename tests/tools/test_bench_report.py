@@ -25,9 +25,7 @@ def answer(*, first: float = 1.0, last: float = 4.0, tokens: int = 4, cached: in
     return Answer("x", 0.0, first, last, 10, tokens, cached)
 
 
-def run_of(
-    server: str, variant: int, *, speed: float, failures: int = 0, cpu: CpuUse | None = QUIET
-) -> Summary:
+def run_of(server: str, variant: int, *, speed: float, failures: int = 0, cpu: CpuUse | None = QUIET) -> Summary:
     outcome = Outcome(
         "w",
         variant,

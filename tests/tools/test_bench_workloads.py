@@ -43,9 +43,7 @@ def test_no_prompt_occurs_in_two_variants() -> None:
 
 
 def test_a_shared_prompts_begin_alike_for_a_thousand_tokens() -> None:
-    prompts = [
-        item.prompt for item in workloads.load(FOLDER, "a_shared", 0).items if isinstance(item, Completion)
-    ]
+    prompts = [item.prompt for item in workloads.load(FOLDER, "a_shared", 0).items if isinstance(item, Completion)]
     shared = prompts[0].index("<|im_start|>user")
     assert len({prompt[:shared] for prompt in prompts}) == 1
     assert len(set(prompts)) == len(prompts)
@@ -55,9 +53,7 @@ def test_the_warm_up_shares_no_prompt_with_any_workload() -> None:
     warm = {item.prompt for item in workloads.load_warm_up(FOLDER).items if isinstance(item, Completion)}
     assert len(warm) == 10
     for name in workloads.CONCURRENCY:
-        assert warm.isdisjoint(
-            i.prompt for i in workloads.load(FOLDER, name, 0).items if isinstance(i, Completion)
-        )
+        assert warm.isdisjoint(i.prompt for i in workloads.load(FOLDER, name, 0).items if isinstance(i, Completion))
 
 
 def test_a_conversation_is_rendered_as_the_prompts_in_the_files_are() -> None:

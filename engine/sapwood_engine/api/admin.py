@@ -61,9 +61,7 @@ async def show_load(request: Request) -> Response:
 
 
 @router.get(ADMIN_CACHE, summary="The radix tree", responses=answered_with(dict[str, Any]))
-async def show_cache(
-    request: Request, max_nodes: Annotated[int, Query(ge=1, le=MAX_CACHE_NODES)] = 1_000
-) -> Response:
+async def show_cache(request: Request, max_nodes: Annotated[int, Query(ge=1, le=MAX_CACHE_NODES)] = 1_000) -> Response:
     """Return at most ``max_nodes`` nodes of the live radix tree."""
     engine: Engine = request.app.state.engine
     ready_capacity(engine)

@@ -59,9 +59,7 @@ async def create_chat_completion(body: ChatCompletionRequest, request: Request) 
     return await answer(request, engine, [generation], writer, stream=bool(body.stream))
 
 
-def how_the_prompt_ends(
-    add_generation_prompt: bool | None, continue_final_message: bool | None
-) -> dict[str, bool]:
+def how_the_prompt_ends(add_generation_prompt: bool | None, continue_final_message: bool | None) -> dict[str, bool]:
     """Return the template's arguments; the second is left out unless asked for, as few templates know it."""
     if continue_final_message:
         return {"add_generation_prompt": False, "continue_final_message": True}
@@ -145,9 +143,7 @@ class ChatWriter:
             logprobs = chat_logprobs(delta.logprobs) if self._with_logprobs else None
             chunks.append(self._chunk(ChatChunkChoice(index, ChatDelta(content=delta.text), logprobs)))
         if delta.finish_reason is not None:
-            last = ChatChunkChoice(
-                index, ChatDelta(), finish_reason=delta.finish_reason, stop_reason=delta.stop_reason
-            )
+            last = ChatChunkChoice(index, ChatDelta(), finish_reason=delta.finish_reason, stop_reason=delta.stop_reason)
             chunks.append(self._chunk(last))
         return chunks
 

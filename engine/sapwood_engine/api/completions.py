@@ -156,9 +156,7 @@ class TextWriter:
             assert last is not None
             assert last.finish_reason is not None, f"choice {index} ended without a finish reason"
             logprobs = taken.logprobs if self._with_logprobs else None
-            choices.append(
-                TextChoice(index, "".join(taken.texts), logprobs, last.finish_reason, last.stop_reason)
-            )
+            choices.append(TextChoice(index, "".join(taken.texts), logprobs, last.finish_reason, last.stop_reason))
         return TextCompletion(self.heading.id, self.heading.created, self.heading.model, choices, usage)
 
     def chunks(self, index: int, delta: TextDelta) -> list[TextChunk]:
@@ -168,9 +166,7 @@ class TextWriter:
         if text or (logprobs is not None and logprobs.tokens):
             chunks.append(self._chunk(TextChunkChoice(index, text, logprobs)))
         if delta.finish_reason is not None:
-            last = TextChunkChoice(
-                index, "", finish_reason=delta.finish_reason, stop_reason=delta.stop_reason
-            )
+            last = TextChunkChoice(index, "", finish_reason=delta.finish_reason, stop_reason=delta.stop_reason)
             chunks.append(self._chunk(last))
         return chunks
 

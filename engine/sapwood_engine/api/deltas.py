@@ -31,9 +31,7 @@ class DeltaFeed:
         self._failure: Exception | None = None
         self._num_open = len(generations)
         self._news = asyncio.Event()
-        self._pumps = [
-            asyncio.create_task(self._pump(engine, g, place)) for place, g in enumerate(generations)
-        ]
+        self._pumps = [asyncio.create_task(self._pump(engine, g, place)) for place, g in enumerate(generations)]
 
     async def _pump(self, engine: Engine, generation: Generation, place: int) -> None:
         try:

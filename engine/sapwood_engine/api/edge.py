@@ -31,9 +31,7 @@ class Edge:
     ``api_keys`` empty means no authentication. ``open_paths`` need no key.
     """
 
-    def __init__(
-        self, app: ASGIApp, *, api_keys: Iterable[str] = (), open_paths: frozenset[str] = frozenset()
-    ) -> None:
+    def __init__(self, app: ASGIApp, *, api_keys: Iterable[str] = (), open_paths: frozenset[str] = frozenset()) -> None:
         self._app = app
         self._key_digests = tuple(_digest(key) for key in api_keys)
         self._open_paths = open_paths
@@ -70,9 +68,7 @@ class Edge:
             return True
         scheme, _, key = authorization.partition(" ")
         presented = _digest(key.strip())
-        matches = [
-            hmac.compare_digest(presented, known) for known in self._key_digests
-        ]  # all of them: constant time
+        matches = [hmac.compare_digest(presented, known) for known in self._key_digests]  # all of them: constant time
         return scheme.lower() == "bearer" and any(matches)
 
 

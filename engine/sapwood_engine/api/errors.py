@@ -22,9 +22,7 @@ from sapwood_engine.errors import InvalidField, RequestError, SapwoodError, Work
 log = logging.getLogger(__name__)
 
 INTERNAL_ERROR = ErrorAnswer(
-    ErrorDetail(
-        "The server failed on this request; its log says why.", "server_error", None, "internal_error"
-    )
+    ErrorDetail("The server failed on this request; its log says why.", "server_error", None, "internal_error")
 )
 
 _HTTP_CODES = {401: "invalid_api_key", 404: "not_found", 405: "method_not_allowed", 413: "body_too_large"}
@@ -75,9 +73,7 @@ def from_validation(error: Mapping[str, Any]) -> RequestError:
     """Turn one of pydantic's errors into ours; its ``loc`` is a path that begins at ``body`` or ``query``."""
     kind, context = error["type"], error.get("ctx") or {}
     if kind == "json_invalid":
-        return MalformedBody(
-            f"The body is not valid JSON: {context.get('error')} (character {error['loc'][-1]})."
-        )
+        return MalformedBody(f"The body is not valid JSON: {context.get('error')} (character {error['loc'][-1]}).")
     path = [str(part) for part in error["loc"][1:]]
     if kind == REFUSED:
         path += [context["field"]] if context["field"] else []

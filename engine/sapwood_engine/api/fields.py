@@ -48,7 +48,5 @@ class Fields(BaseModel):
             else:
                 close = difflib.get_close_matches(name[:_MAX_NAME], cls.model_fields, n=1)
                 hint = f"; did you mean {close[0]!r}?" if close else ""
-                raise refuse(
-                    name[:_MAX_NAME], value, f"there is no such field{hint}", code="unknown_parameter"
-                )
+                raise refuse(name[:_MAX_NAME], value, f"there is no such field{hint}", code="unknown_parameter")
         return kept

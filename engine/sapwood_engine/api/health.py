@@ -29,9 +29,7 @@ _READINESS: dict[int | str, dict[str, Any]] = {
 }
 
 
-@router.get(
-    LIVEZ, summary="Is the HTTP process alive?", responses={200: {"model": Health, "description": "Alive."}}
-)
+@router.get(LIVEZ, summary="Is the HTTP process alive?", responses={200: {"model": Health, "description": "Alive."}})
 async def live(request: Request) -> Response:
     """Answer 200 in every state: restarting the process would not make a load go faster."""
     engine: Engine = request.app.state.engine
@@ -39,9 +37,7 @@ async def live(request: Request) -> Response:
 
 
 @router.get(READYZ, summary="Does the engine take requests?", responses=_READINESS)
-@router.get(
-    HEALTH, summary="The same as /readyz, under the name that clients of vLLM know", responses=_READINESS
-)
+@router.get(HEALTH, summary="The same as /readyz, under the name that clients of vLLM know", responses=_READINESS)
 async def ready(request: Request) -> Response:
     """Answer 200 when ready; 503 while loading, warming or draining."""
     engine: Engine = request.app.state.engine

@@ -46,9 +46,7 @@ def _as_token_bias(value: Any) -> Any:
 _Key = Annotated[str, Field(min_length=1, max_length=256)]
 _StopString = Annotated[str, Field(min_length=1)]
 _StopStrings = Annotated[list[_StopString], Field(max_length=MAX_STOP_STRINGS)]
-_Stop = Annotated[
-    _StopStrings, BeforeValidator(_as_stop_list, json_schema_input_type=_StopString | _StopStrings)
-]
+_Stop = Annotated[_StopStrings, BeforeValidator(_as_stop_list, json_schema_input_type=_StopString | _StopStrings)]
 _Bias = Annotated[float, Field(ge=-100, le=100)]
 _BiasOfId = Annotated[
     dict[Annotated[str, Field(pattern="^[0-9]{1,10}$")], _Bias],
@@ -72,13 +70,9 @@ class GenerationFields(Fields):
     n: int | None = Field(None, ge=1, le=MAX_CHOICES, description="Choices for each prompt; 1 by default.")
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    max_tokens: int | None = Field(
-        None, ge=0, le=2**31 - 1, description="By default what the context leaves."
-    )
+    max_tokens: int | None = Field(None, ge=0, le=2**31 - 1, description="By default what the context leaves.")
     min_tokens: int | None = Field(None, ge=0, le=2**31 - 1)
-    temperature: float | None = Field(
-        None, ge=0, le=2, description="0 (or below 0.0001) is greedy; 1 by default."
-    )
+    temperature: float | None = Field(None, ge=0, le=2, description="0 (or below 0.0001) is greedy; 1 by default.")
     top_p: float | None = Field(None, gt=0, le=1)
     top_k: int | None = Field(None, ge=-1, le=2**31 - 1, description="0 or -1 keep all tokens.")
     min_p: float | None = Field(None, ge=0, le=1)
@@ -90,14 +84,10 @@ class GenerationFields(Fields):
     stop: _Stop | None = None
     stop_token_ids: list[Annotated[int, Field(ge=0)]] | None = Field(None, max_length=1024)
     ignore_eos: bool | None = None
-    skip_special_tokens: bool | None = Field(
-        None, description="Leave special tokens out of the text; true by default."
-    )
+    skip_special_tokens: bool | None = Field(None, description="Leave special tokens out of the text; true by default.")
     include_stop_str_in_output: bool | None = None
     priority: int | None = Field(None, ge=-(2**31), le=2**31 - 1, description="Higher is served first.")
-    cache_salt: _Key | None = Field(
-        None, description="Only requests with the same salt share cached prefixes."
-    )
+    cache_salt: _Key | None = Field(None, description="Only requests with the same salt share cached prefixes.")
     extra_key: _Key | None = Field(None, description="A second, independent part of the cache's namespace.")
     routing_key: _Key | None = Field(None, description="Groups requests under the routing-key policy.")
     prompt_cache_key: _Key | None = Field(None, description="OpenAI's name for routing_key.")

@@ -51,14 +51,10 @@ def _join_parts(content: Any) -> Any:
     for index, part in enumerate(content):
         kind = part.get("type") if isinstance(part, dict) else None
         if kind != "text":
-            fix = (
-                "only parts of type 'text' are supported" if isinstance(part, dict) else "a part is an object"
-            )
+            fix = "only parts of type 'text' are supported" if isinstance(part, dict) else "a part is an object"
             raise refuse(f"{index}.type" if isinstance(part, dict) else str(index), kind, fix)
         if set(part) != {"type", "text"} or not isinstance(part["text"], str):
-            raise refuse(
-                f"{index}.text", part.get("text"), "a text part has 'type' and 'text' (a string), only"
-            )
+            raise refuse(f"{index}.text", part.get("text"), "a text part has 'type' and 'text' (a string), only")
         texts.append(part["text"])
     return "\n".join(texts)
 
@@ -89,9 +85,7 @@ class Message(Fields):
     }
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: (
-        Annotated[str, BeforeValidator(_join_parts, json_schema_input_type=str | list[TextPart])] | None
-    ) = None
+    content: Annotated[str, BeforeValidator(_join_parts, json_schema_input_type=str | list[TextPart])] | None = None
     name: str | None = None
     tool_calls: list[ToolCall] | None = None
     tool_call_id: str | None = None
@@ -107,13 +101,9 @@ def _template_arguments(value: Any) -> Any:
     if isinstance(value, dict):
         for name, argument in value.items():
             if name in TAKEN_TEMPLATE_ARGUMENTS:
-                raise refuse(
-                    name, argument, "this argument of the template is set by the request's own fields"
-                )
+                raise refuse(name, argument, "this argument of the template is set by the request's own fields")
             if not isinstance(argument, str | int | float | None):
-                raise refuse(
-                    name, type(argument).__name__, "only strings, numbers, booleans and null are passed on"
-                )
+                raise refuse(name, type(argument).__name__, "only strings, numbers, booleans and null are passed on")
     return value
 
 
@@ -121,12 +111,8 @@ class PromptFields(Fields):
     """How messages become a prompt."""
 
     messages: list[Message] = Field(min_length=1)
-    add_generation_prompt: bool | None = Field(
-        None, description="Open the assistant's turn; true by default."
-    )
-    continue_final_message: bool | None = Field(
-        None, description="Go on with the last message, an assistant's."
-    )
+    add_generation_prompt: bool | None = Field(None, description="Open the assistant's turn; true by default.")
+    continue_final_message: bool | None = Field(None, description="Go on with the last message, an assistant's.")
     chat_template_kwargs: Annotated[dict[str, Any], BeforeValidator(_template_arguments)] | None = None
 
     @model_validator(mode="after")
@@ -135,9 +121,7 @@ class PromptFields(Fields):
             if self.add_generation_prompt:
                 raise refuse("add_generation_prompt", True, "it cannot go with continue_final_message")
             if self.messages[-1].role != "assistant" or not self.messages[-1].content:
-                raise refuse(
-                    "continue_final_message", True, "the last message must be an assistant's, with content"
-                )
+                raise refuse("continue_final_message", True, "the last message must be an assistant's, with content")
         return self
 
 
@@ -162,9 +146,7 @@ class ChatCompletionRequest(GenerationFields, PromptFields):
         "web_search_options": (),
     }
 
-    max_completion_tokens: int | None = Field(
-        None, ge=1, le=2**31 - 1, description="The newer name of max_tokens."
-    )
+    max_completion_tokens: int | None = Field(None, ge=1, le=2**31 - 1, description="The newer name of max_tokens.")
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
 
@@ -172,13 +154,8 @@ class ChatCompletionRequest(GenerationFields, PromptFields):
     def _fields_agree(self) -> ChatCompletionRequest:
         if self.max_tokens == 0:
             raise refuse("max_tokens", 0, "ask for at least 1 token")
-        if (
-            None not in (self.max_tokens, self.max_completion_tokens)
-            and self.max_tokens != self.max_completion_tokens
-        ):
-            raise refuse(
-                "max_tokens", self.max_tokens, "it differs from max_completion_tokens; give one of them"
-            )
+        if None not in (self.max_tokens, self.max_completion_tokens) and self.max_tokens != self.max_completion_tokens:
+            raise refuse("max_tokens", self.max_tokens, "it differs from max_completion_tokens; give one of them")
         if self.top_logprobs is not None and not self.logprobs:
             raise refuse("top_logprobs", self.top_logprobs, "it needs 'logprobs': true")
         return self
@@ -196,9 +173,7 @@ def _as_prompts(value: Any) -> Prompts:
     if isinstance(value, str):
         return [value]
     if not isinstance(value, list) or not value:
-        raise refuse(
-            "", value, "give a string, a list of strings, a list of token ids or a list of such lists"
-        )
+        raise refuse("", value, "give a string, a list of strings, a list of token ids or a list of such lists")
     if type(value[0]) is int:
         if _is_ids(value):
             return [value]
@@ -254,9 +229,7 @@ class TokenizeRequest(Fields):
     @model_validator(mode="after")
     def _one_source(self) -> TokenizeRequest:
         if (self.prompt is None) == (self.messages is None):
-            raise refuse(
-                "prompt", self.prompt, "give either 'prompt' or 'messages'", code="missing_required_parameter"
-            )
+            raise refuse("prompt", self.prompt, "give either 'prompt' or 'messages'", code="missing_required_parameter")
         return self
 
 

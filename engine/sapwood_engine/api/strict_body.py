@@ -27,9 +27,7 @@ class StrictRequest(Request):
             async for piece in self.stream():
                 received += piece
                 if len(received) > limit:
-                    raise HTTPException(
-                        413, f"the body is larger than the {limit} bytes that this server takes"
-                    )
+                    raise HTTPException(413, f"the body is larger than the {limit} bytes that this server takes")
             self._body = bytes(received)
         return self._body
 

@@ -104,9 +104,7 @@ class _Config:
 
     def family(self) -> Family:
         if self.has("quantization_config"):
-            raise self.refuse(
-                "quantization_config", "quantised safetensors are not served; take the plain weights"
-            )
+            raise self.refuse("quantization_config", "quantised safetensors are not served; take the plain weights")
         family = _FAMILIES.get(str(self.get("model_type")))
         if family is None:
             raise self.refuse("model_type", f"served are {', '.join(_FAMILIES)}")
@@ -130,9 +128,7 @@ def _read_object(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_bytes())
     except OSError as error:
-        raise CheckpointError(
-            str(path), f"cannot be read ({error.strerror})", "Download the model's files."
-        ) from error
+        raise CheckpointError(str(path), f"cannot be read ({error.strerror})", "Download the model's files.") from error
     except ValueError as error:
         raise CheckpointError(str(path), f"is not JSON ({error})", "Download it again.") from error
     if not isinstance(value, dict):
@@ -162,9 +158,7 @@ def _rope(config: _Config, *, context: int, head_dim: int) -> RopeSpec:
         raise config.refuse(field, "one set of parameters for all layers is needed")
     variant: RopeVariant = given.get("rope_type") or given.get("type") or "default"
     if variant not in _ROPE_REQUIRES:
-        raise config.refuse(
-            field, f"rope_type {variant!r} is not served; served are {', '.join(_ROPE_REQUIRES)}"
-        )
+        raise config.refuse(field, f"rope_type {variant!r} is not served; served are {', '.join(_ROPE_REQUIRES)}")
     parameters = {k: v for k, v in given.items() if k not in _ROPE_ELSEWHERE and v is not None}
     _derive(parameters, variant, config, context)
     missing = _ROPE_REQUIRES[variant] - parameters.keys()

@@ -80,9 +80,7 @@ def read_gguf(path: Path) -> GgufFile:
     metadata = reader.metadata()
     alignment = metadata.get("general.alignment", _ALIGNMENT)
     if not isinstance(alignment, int) or alignment < 1:
-        raise CheckpointError(
-            str(path), f"general.alignment is {alignment!r}, not a positive number", _CONVERT
-        )
+        raise CheckpointError(str(path), f"general.alignment is {alignment!r}, not a positive number", _CONVERT)
     return GgufFile(path, metadata, reader.tensors(alignment))
 
 
@@ -95,9 +93,7 @@ class _Reader:
             # Copy-on-write, because torch refuses to view memory that it could not write.
             self._data = np.memmap(path, dtype=np.uint8, mode="c")
         except (OSError, ValueError) as error:
-            raise CheckpointError(
-                str(path), f"cannot be opened ({error})", "Check the path and the file."
-            ) from error
+            raise CheckpointError(str(path), f"cannot be opened ({error})", "Check the path and the file.") from error
         self._view = self._data.data
         self._at = 0
         try:

@@ -139,9 +139,7 @@ class _Metadata:
 
     def tensor_shape(self, name: str) -> tuple[int, ...]:
         if name not in self._file.tensors:
-            raise CheckpointError(
-                str(self._file.path), f"tensor {name} is missing", "Download or convert it again."
-            )
+            raise CheckpointError(str(self._file.path), f"tensor {name} is missing", "Download or convert it again.")
         return self._file.tensors[name].shape
 
     def rope_factors(self) -> list[float] | None:
@@ -171,9 +169,7 @@ def _rope(read: _Metadata, *, head_dim: int, context: int) -> RopeSpec:
     if factors is not None:
         # The same divisors at every length: longrope with one list, and nothing on the amplitude.
         parameters = {"short_factor": factors, "long_factor": factors, "attention_factor": 1.0}
-        return replace(
-            plain, variant="longrope", parameters=parameters | {"original_max_position_embeddings": context}
-        )
+        return replace(plain, variant="longrope", parameters=parameters | {"original_max_position_embeddings": context})
     scaling = read.get("rope.scaling.type") or "none"
     if scaling == "none":
         return plain
@@ -188,9 +184,7 @@ def _rope(read: _Metadata, *, head_dim: int, context: int) -> RopeSpec:
 def _yarn(read: _Metadata, factor: float, context: int) -> dict[str, Any]:
     parameters = {
         "factor": factor,
-        "original_max_position_embeddings": read.integer(
-            "rope.scaling.original_context_length", default=context
-        ),
+        "original_max_position_embeddings": read.integer("rope.scaling.original_context_length", default=context),
         "beta_fast": read.number("rope.scaling.yarn_beta_fast", default=32.0),
         "beta_slow": read.number("rope.scaling.yarn_beta_slow", default=1.0),
     }

@@ -26,9 +26,7 @@ def read_safetensors(files: Sequence[Path]) -> TensorSource:
     for path in files:
         for tensor in _read(path):
             if tensor.name in tensors:
-                raise CheckpointError(
-                    str(path), f"repeats tensor {tensor.name} of another shard", "Remove one."
-                )
+                raise CheckpointError(str(path), f"repeats tensor {tensor.name} of another shard", "Remove one.")
             tensors[tensor.name] = tensor
     return tensors
 
@@ -51,9 +49,7 @@ def _tensor(path: Path, name: str, entry: Any, data: Bytes) -> StoredTensor:
         dtype, shape = entry["dtype"], tuple(entry["shape"])
         first, last = entry["data_offsets"]
     except (TypeError, KeyError, ValueError) as error:
-        raise CheckpointError(
-            str(path), f"tensor {name} is not described ({error!r})", "Download it again."
-        ) from error
+        raise CheckpointError(str(path), f"tensor {name} is not described ({error!r})", "Download it again.") from error
     if dtype not in _DTYPES:
         raise CheckpointError(
             str(path),
@@ -61,7 +57,5 @@ def _tensor(path: Path, name: str, entry: Any, data: Bytes) -> StoredTensor:
             f"Take a checkpoint in one of {', '.join(sorted(_DTYPES))}.",
         )
     if not 0 <= first <= last <= data.size or last - first != math.prod(shape) * BLOCK_SIZES[dtype][1]:
-        raise CheckpointError(
-            str(path), f"tensor {name} does not fit the file's length", "Download it again."
-        )
+        raise CheckpointError(str(path), f"tensor {name} does not fit the file's length", "Download it again.")
     return StoredTensor(name, dtype, shape, data[first:last])

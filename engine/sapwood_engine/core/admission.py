@@ -62,9 +62,7 @@ class SchedulerConfig:
             if value < 1:
                 raise ValueError(f"{name}: {value} cannot be used: it must be at least 1")
         if self.ttft_target_seconds <= 0:
-            raise ValueError(
-                f"ttft_target_seconds: {self.ttft_target_seconds} cannot be used: it must be positive"
-            )
+            raise ValueError(f"ttft_target_seconds: {self.ttft_target_seconds} cannot be used: it must be positive")
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,9 +23,7 @@ LOOK_UPS_PER_PASS = 16
 class Admitter:
     """Moves sequences from ``queue`` to ``running``."""
 
-    def __init__(
-        self, config: SchedulerConfig, cache: PrefixCache, queue: WaitingQueue, running: RunningSet
-    ) -> None:
+    def __init__(self, config: SchedulerConfig, cache: PrefixCache, queue: WaitingQueue, running: RunningSet) -> None:
         self._config = config
         self._cache = cache
         self._queue = queue
@@ -35,9 +33,7 @@ class Admitter:
 
     def look_up(self, sequence: Sequence) -> int:
         """Return how many tokens of ``sequence`` the cache holds, leaving no trace."""
-        return self._cache.peek(
-            sequence.request.namespace, sequence.key(), limit_tokens=sequence.reusable_tokens
-        )
+        return self._cache.peek(sequence.request.namespace, sequence.key(), limit_tokens=sequence.reusable_tokens)
 
     def admit(self, plan: StepPlan, *, num_step_tokens: int, now: float) -> None:
         """Admit requests in the policy's order while seats, step tokens and pages last.

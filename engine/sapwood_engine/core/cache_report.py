@@ -11,6 +11,7 @@ from typing import Any
 from sapwood_engine.core.page_allocator import PageAllocator
 from sapwood_engine.core.radix_node import NO_CHILDREN, TOKEN_BYTES, Node, Root
 from sapwood_engine.core.radix_tree import RadixTree, iter_nodes
+from sapwood_engine.core.request import Namespace
 
 
 def find_faults(tree: RadixTree, allocator: PageAllocator, owned: Collection[int] | None) -> list[str]:
@@ -35,9 +36,7 @@ def find_faults(tree: RadixTree, allocator: PageAllocator, owned: Collection[int
             unlocked.add(id(node))
             if not node.children:
                 leaves.add(id(node))
-    faults.extend(
-        f"page {page} is in {times} places of the tree" for page, times in holders.items() if times > 1
-    )
+    faults.extend(f"page {page} is in {times} places of the tree" for page, times in holders.items() if times > 1)
     for what, counted, found in (
         ("protected pages", tree.num_protected, protected),
         ("evictable pages", tree.num_evictable, evictable),
@@ -140,11 +139,19 @@ def describe_tree(tree: RadixTree, *, max_nodes: int, token_ids: bool) -> dict[s
                 break
             budget -= 1
             nodes.append(_describe(node, node_id, parent, depth, token_ids=token_ids))
-        namespaces.append({"namespace": asdict(root.namespace), "nodes": nodes})
+        namespaces.append({"namespace": _public(root.namespace), "nodes": nodes})
         if budget == 0:
             break
     shown = max_nodes - budget
     return {"num_nodes": tree.num_nodes, "truncated": shown < tree.num_nodes, "namespaces": namespaces}
+
+
+def _public(namespace: Namespace) -> dict[str, str | None]:
+    """The namespace as people may see it: whether there is a salt, which is its tenant's secret, not which."""
+    public: dict[str, str | None] = asdict(namespace)
+    if namespace.tenant_salt is not None:
+        public["tenant_salt"] = "***"
+    return public
 
 
 def _walk(root: Root) -> Iterator[tuple[Node, int | None, int]]:

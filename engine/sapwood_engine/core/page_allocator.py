@@ -74,9 +74,7 @@ class PageAllocator:
         state = self._state
         for page in pages:
             assert page >= 0, f"page {page} does not exist"
-            assert state[page] == expected, (
-                f"page {page} is {_STATE_NAMES[state[page]]}, not {_STATE_NAMES[expected]}"
-            )
+            assert state[page] == expected, f"page {page} is {_STATE_NAMES[state[page]]}, not {_STATE_NAMES[expected]}"
             state[page] = target
             if target == FREE:
                 self._free.append(page)
@@ -89,27 +87,19 @@ class PageAllocator:
         faults: list[str] = []
         free = set(self._free)
         if len(free) != len(self._free):
-            faults.append(
-                f"the free list holds {len(self._free)} entries but only {len(free)} different pages"
-            )
+            faults.append(f"the free list holds {len(self._free)} entries but only {len(free)} different pages")
         in_tree = set(stored)
         faults.extend(f"page {page} is both free and in the tree" for page in sorted(free & in_tree))
         if owned is not None:
             held = set(owned)
             faults.extend(f"page {page} is both free and held by a request" for page in sorted(free & held))
-            faults.extend(
-                f"page {page} is both in the tree and owned by a request" for page in sorted(in_tree & held)
-            )
+            faults.extend(f"page {page} is both in the tree and owned by a request" for page in sorted(in_tree & held))
             lost = set(range(self.num_pages)) - free - in_tree - held
-            faults.extend(
-                f"page {page} is lost: neither free nor in the tree nor held" for page in sorted(lost)
-            )
+            faults.extend(f"page {page} is lost: neither free nor in the tree nor held" for page in sorted(lost))
         for page, state in enumerate(self._state):
             found = FREE if page in free else STORED if page in in_tree else OWNED
             if state != found:
-                faults.append(
-                    f"page {page} is recorded as {_STATE_NAMES[state]} but found {_STATE_NAMES[found]}"
-                )
+                faults.append(f"page {page} is recorded as {_STATE_NAMES[state]} but found {_STATE_NAMES[found]}")
         if self._num_stored != len(in_tree):
             faults.append(f"{self._num_stored} pages are counted as stored but the tree holds {len(in_tree)}")
         return faults

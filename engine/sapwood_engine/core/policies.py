@@ -71,9 +71,7 @@ def policy_of(config: SchedulerConfig, *, page_size: int) -> Policy:
                 preempts=True,
             )
         case "sapwood":
-            return Policy(
-                lambda s, cached: _sapwood_rank(s, cached, config), uses_cache=True, uses_priority=True
-            )
+            return Policy(lambda s, cached: _sapwood_rank(s, cached, config), uses_cache=True, uses_priority=True)
 
 
 def _sapwood_rank(sequence: Sequence, cached_tokens: int, config: SchedulerConfig) -> Rank:

@@ -69,9 +69,7 @@ class Node:
         "tick",
     )
 
-    def __init__(
-        self, *, parent: Node | None, edge: bytes, key: bytes, pages: tuple[int, ...], start: int
-    ) -> None:
+    def __init__(self, *, parent: Node | None, edge: bytes, key: bytes, pages: tuple[int, ...], start: int) -> None:
         self.parent = parent
         """None for a root, and for a node that left the tree."""
         self.key = key

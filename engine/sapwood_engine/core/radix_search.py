@@ -73,9 +73,7 @@ def find(root: Root, key: TokenKey, *, num_bytes: int, page_bytes: int) -> Found
     return Found(path, path[-1].num_bytes if path else 0, position)
 
 
-def next_page(
-    root: Root, found: Found, key: TokenKey, *, num_bytes: int, page_bytes: int
-) -> PartialPage | None:
+def next_page(root: Root, found: Found, key: TokenKey, *, num_bytes: int, page_bytes: int) -> PartialPage | None:
     """Return the stored page that shares most tokens with what ``found`` left of ``key[:num_bytes]``.
 
     None when no page shares any.

@@ -63,9 +63,7 @@ class Growth:
 class RadixTree:
     """Nodes, locks and stored pages. Moves pages in ``allocator`` as they enter and leave the tree."""
 
-    def __init__(
-        self, *, page_size: int, allocator: PageAllocator, order: EvictionOrder, partial_pages: bool
-    ) -> None:
+    def __init__(self, *, page_size: int, allocator: PageAllocator, order: EvictionOrder, partial_pages: bool) -> None:
         self.roots: dict[Namespace, Root] = {}
         self.flushed_roots: list[Root] = []
         """Roots out of reach that somebody still holds a receipt of."""
@@ -273,9 +271,7 @@ class RadixTree:
 
     # --- the steps that these are made of
 
-    def _attach(
-        self, parent: Node, edge: bytes, pages: tuple[int, ...], *, priority: int, expires: int = 0
-    ) -> Node:
+    def _attach(self, parent: Node, edge: bytes, pages: tuple[int, ...], *, priority: int, expires: int = 0) -> Node:
         """Add an unlocked leaf below ``parent``. A tail that it begins with is superseded and goes."""
         key = edge[: self.page_bytes]
         if self.partial_pages and (closest := closest_child(parent, key)) is not None:

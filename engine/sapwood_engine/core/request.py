@@ -46,7 +46,7 @@ class SamplingParams:
     num_logprobs: int | None = None
     """Alternatives reported with every sampled token; 0 reports the sampled token alone, None reports nothing."""
     num_prompt_logprobs: int | None = None
-    """The same for prompt tokens (``echo`` with ``logprobs``); such a prompt is computed whole, without prefix reuse."""
+    """The same for prompt tokens (``echo`` with ``logprobs``); such a prompt is computed whole, no prefix reused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Request:
     sampling: SamplingParams
     stop: StopRules
     priority: int = 0
-    """Higher is served first under the policies that look at it, as in SGLang's ``--schedule-low-priority-values-first=false``."""
+    """Higher is served first, under the policies that look at it."""
     routing_key: str | None = None
     """Groups requests under the ``routing-key`` policy."""
 

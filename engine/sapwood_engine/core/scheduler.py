@@ -190,9 +190,7 @@ class Scheduler:
 
     def _pop(self, step_id: int) -> LaunchedStep:
         step = self._in_flight.popleft()
-        assert step.step_id == step_id, (
-            f"step {step_id} ends, but step {step.step_id} is the oldest in flight"
-        )
+        assert step.step_id == step_id, f"step {step_id} ends, but step {step.step_id} is the oldest in flight"
         for table in step.spares:
             table.release_spare()
         return step

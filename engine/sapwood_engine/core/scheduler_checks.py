@@ -29,9 +29,7 @@ def find_faults(
     for sequence in running:
         faults += _sequence_faults(sequence, cache.page_size)
         if sequence.num_in_flight != rows[sequence]:
-            faults.append(
-                f"{_name(sequence)}: {rows[sequence]} rows in flight, {sequence.num_in_flight} counted"
-            )
+            faults.append(f"{_name(sequence)}: {rows[sequence]} rows in flight, {sequence.num_in_flight} counted")
     if not len(running) and not len(queue) and queue.num_groups:
         faults.append(f"nobody waits or runs, but {queue.num_groups} groups of the queue are left")
     if not holders:
@@ -52,9 +50,7 @@ def _sequence_faults(sequence: Sequence, page_size: int) -> list[str]:
         return [f"{_name(sequence)} runs without pages"]
     num_pages, num_tree_pages = len(sequence.table.pages), sequence.table.num_tree_pages
     if not 0 <= computed <= scheduled <= sequence.num_tokens:
-        faults.append(
-            f"{_name(sequence)}: computed {computed}, scheduled {scheduled}, tokens {sequence.num_tokens}"
-        )
+        faults.append(f"{_name(sequence)}: computed {computed}, scheduled {scheduled}, tokens {sequence.num_tokens}")
     if not sequence.num_output <= sequence.num_sampled <= sequence.max_output:
         faults.append(
             f"{_name(sequence)}: {sequence.num_output} tokens out, {sequence.num_sampled} sampled, "
@@ -63,7 +59,5 @@ def _sequence_faults(sequence: Sequence, page_size: int) -> list[str]:
     if sequence.table.num_slots != num_pages * page_size or scheduled > sequence.table.num_slots:
         faults.append(f"{_name(sequence)}: {scheduled} tokens scheduled for {num_pages} pages")
     if num_tree_pages * page_size > computed:
-        faults.append(
-            f"{_name(sequence)}: the tree holds {num_tree_pages} of its pages, computed {computed} tokens"
-        )
+        faults.append(f"{_name(sequence)}: the tree holds {num_tree_pages} of its pages, computed {computed} tokens")
     return faults

@@ -87,9 +87,7 @@ def store(builder: Any, vector: Any, address: Any, offset: int, element: Any) ->
     elif element == types.uint16:
         integers = ir.VectorType(I32, lanes)
         bits = builder.bitcast(vector, integers)
-        odd = builder.and_(
-            builder.lshr(bits, ir.Constant(integers, [16] * lanes)), ir.Constant(integers, [1] * lanes)
-        )
+        odd = builder.and_(builder.lshr(bits, ir.Constant(integers, [16] * lanes)), ir.Constant(integers, [1] * lanes))
         rounded = builder.add(bits, builder.add(odd, ir.Constant(integers, [0x7FFF] * lanes)))
         high = builder.lshr(rounded, ir.Constant(integers, [16] * lanes))
         vector = builder.trunc(high, ir.VectorType(I16, lanes))

@@ -31,8 +31,6 @@ class Linear:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """[num_tokens, in_features] -> [num_tokens, out_features], a new tensor."""
         if self.packed is not None:
-            product: torch.Tensor = torch.ops.mkldnn._linear_pointwise(
-                x, self.packed, self.bias, "none", [], ""
-            )
+            product: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")
             return product
         return F.linear(x, self.weight, self.bias)

@@ -95,9 +95,7 @@ def gated_mlp(spec: ModelSpec, prefix: str, weights: Weights) -> GatedMlp:
     """The MLP that all our families have."""
     hidden, inner = spec.hidden_size, spec.intermediate_size
     return GatedMlp(
-        gate_up=weights.linear(
-            hidden, {f"{prefix}.gate_proj": inner, f"{prefix}.up_proj": inner}, bias=spec.mlp_bias
-        ),
+        gate_up=weights.linear(hidden, {f"{prefix}.gate_proj": inner, f"{prefix}.up_proj": inner}, bias=spec.mlp_bias),
         down=weights.linear(inner, {f"{prefix}.down_proj": hidden}, bias=spec.mlp_bias),
         activation=spec.activation,
     )

@@ -15,9 +15,7 @@ def block(spec: ModelSpec, prefix: str, weights: Weights) -> Block:
         attention_norm=weights.norm(f"{prefix}.input_layernorm", spec.hidden_size, spec.norm_eps),
         attention=Attention(
             qkv=qkv(spec, f"{prefix}.self_attn", weights),
-            output=weights.linear(
-                inner, {f"{prefix}.self_attn.o_proj": spec.hidden_size}, bias=spec.output_bias
-            ),
+            output=weights.linear(inner, {f"{prefix}.self_attn.o_proj": spec.hidden_size}, bias=spec.output_bias),
             num_heads=spec.num_heads,
             num_kv_heads=spec.num_kv_heads,
             head_dim=spec.head_dim,

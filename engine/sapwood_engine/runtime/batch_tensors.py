@@ -79,9 +79,7 @@ class BatchTensors:
         seats, starts, lengths = (np.array(c, np.int64) for c in (plan.seats, plan.starts, plan.lengths))
         num_rows, num_tokens = len(seats), len(plan.token_ids)
         assert int(lengths.sum()) == num_tokens, f"{num_tokens} tokens for rows of {plan.lengths}"
-        assert num_tokens <= self._capacity.max_step_tokens, (
-            f"{num_tokens} > {self._capacity.max_step_tokens} tokens"
-        )
+        assert num_tokens <= self._capacity.max_step_tokens, f"{num_tokens} > {self._capacity.max_step_tokens} tokens"
         ends = np.cumsum(lengths)
         self._qo_indptr[1 : num_rows + 1] = ends
         token_seats = np.repeat(seats, lengths)

@@ -57,9 +57,7 @@ def plan_memory(
     if cache.kv_tokens is not None:
         num_pages = -(-cache.kv_tokens // cache.page_size)
         if num_pages * cache.page_size * per_token > free_bytes:
-            raise ConfigError(
-                "--kv-tokens", cache.kv_tokens, f"at most {free_bytes // per_token} fit ({fits})"
-            )
+            raise ConfigError("--kv-tokens", cache.kv_tokens, f"at most {free_bytes // per_token} fit ({fits})")
     else:
         num_pages = int(free_bytes * cache.memory_fraction) // (per_token * cache.page_size)
     num_tokens = num_pages * cache.page_size
@@ -76,9 +74,7 @@ def plan_memory(
             f"the KV cache would hold {num_tokens} tokens ({fits}), and a request needs {_LEAST_CONTEXT_TOKENS}: "
             "free memory, raise it, or take a smaller model",
         )
-    return MemoryPlan(
-        num_pages, cache.page_size, min(context_length or spec.max_positions, num_tokens), per_token
-    )
+    return MemoryPlan(num_pages, cache.page_size, min(context_length or spec.max_positions, num_tokens), per_token)
 
 
 def read_free_bytes(cgroup: Path = Path("/sys/fs/cgroup")) -> int:

@@ -98,7 +98,4 @@ class ModelRunner:
             logits = self._model.logits(hidden[part])
             scored += token_logprobs(logits, torch.tensor(targets[part]), num_top[part])
         remaining = iter(scored)
-        return {
-            row: tuple(islice(remaining, len(row_targets)))
-            for row, row_targets in plan.prompt_targets.items()
-        }
+        return {row: tuple(islice(remaining, len(row_targets))) for row, row_targets in plan.prompt_targets.items()}

@@ -63,9 +63,7 @@ class Sampler:
         self.last_tokens[opened.seat] = opened.output_ids[-1] if opened.output_ids else 0
 
     def _count(self, opened: SeatOpened) -> _Counts:
-        output = torch.bincount(
-            torch.tensor(opened.output_ids, dtype=torch.int64), minlength=self._vocab_size
-        )
+        output = torch.bincount(torch.tensor(opened.output_ids, dtype=torch.int64), minlength=self._vocab_size)
         seen = output > 0
         seen[torch.tensor(opened.prompt_ids, dtype=torch.int64)] = True
         return _Counts(seen, output.float())
@@ -80,9 +78,7 @@ class Sampler:
         `UnusableLogits`, in which case no seat has moved.
         """
         states = [self._state(seat) for seat in seats]
-        plain = all(s.greedy and s.counts is None and not s.params.logit_bias for s in states) and not any(
-            suppress
-        )
+        plain = all(s.greedy and s.counts is None and not s.params.logit_bias for s in states) and not any(suppress)
         if plain:
             ids, usable = sampling.argmax(logits)
         else:

@@ -44,9 +44,7 @@ class Started:
     """How long each phase took"""
 
 
-def build_executor(
-    config: EngineConfig, checkpoint: Checkpoint, *, kernel_cache: Path, progress: Progress
-) -> Started:
+def build_executor(config: EngineConfig, checkpoint: Checkpoint, *, kernel_cache: Path, progress: Progress) -> Started:
     """Load ``checkpoint``, make the KV pool, compile and run a first step.
 
     ``kernel_cache`` is the folder for compiled kernels. Sets torch's thread count for the process. Raises
@@ -114,9 +112,7 @@ def build_executor(
     return Started(executor, spec, facts, clock.seconds)
 
 
-def choose_kv_dtype(
-    arithmetic: torch.dtype, config: EngineConfig, features: CpuFeatures
-) -> tuple[torch.dtype, str]:
+def choose_kv_dtype(arithmetic: torch.dtype, config: EngineConfig, features: CpuFeatures) -> tuple[torch.dtype, str]:
     """Return the dtype of the KV pool, with the reason.
 
     It is the arithmetic's own, so that ``--dtype=float32`` is float32 throughout. Only where float32 was chosen for

@@ -362,11 +362,7 @@ class EngineClient:
             future.set_result(reply.result)
 
     def _become_ready(self) -> None:
-        if (
-            self._state in ("loading", "warming")
-            and self.capacity is not None
-            and self._tokenizer is not None
-        ):
+        if self._state in ("loading", "warming") and self.capacity is not None and self._tokenizer is not None:
             self._set_state("ready")
             self._ready.set()
 

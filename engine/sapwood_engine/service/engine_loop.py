@@ -128,13 +128,9 @@ class EngineLoop:
         try:
             result = self._executor.collect()
         except StepFailed as error:
-            _log.error(
-                "step failed", extra={"step_id": plan.step_id, "reason": str(error)}, exc_info=error.__cause__
-            )
+            _log.error("step failed", extra={"step_id": plan.step_id, "reason": str(error)}, exc_info=error.__cause__)
             for output in self._scheduler.fail(plan.step_id):
-                self._news.deltas.append(
-                    _delta(output, error=_STEP_FAILED if output.finish == "error" else None)
-                )
+                self._news.deltas.append(_delta(output, error=_STEP_FAILED if output.finish == "error" else None))
         else:
             self._news.deltas += [_delta(output) for output in self._scheduler.commit(result)]
             self._news.step = StepStats(plan.kind, len(plan.token_ids), result.seconds)
@@ -180,9 +176,7 @@ class EngineLoop:
         if isinstance(answer, SchedulerRefused):
             self._channel.send(Refused(request.request_id, answer.reason, answer.message))
         elif answer.displaced is not None:
-            self._channel.send(
-                Refused(answer.displaced, "queue_full", "A request of higher priority took its place.")
-            )
+            self._channel.send(Refused(answer.displaced, "queue_full", "A request of higher priority took its place."))
 
     def _answer(self, call: AdminCall) -> AdminReply:
         try:
@@ -228,9 +222,7 @@ class EngineLoop:
         self._check_due = now + max(_CHECK_INTERVAL_SECONDS, _CHECK_SHARE * (now - begin))
         if faults:
             self._news.num_invariant_failures += 1
-            _log.error(
-                "the cache is broken: reuse is off from now on", extra={"faults": faults[:_FAULTS_LOGGED]}
-            )
+            _log.error("the cache is broken: reuse is off from now on", extra={"faults": faults[:_FAULTS_LOGGED]})
             self._cache.enabled = False
             try:
                 self._cache.flush()

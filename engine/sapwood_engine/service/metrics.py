@@ -78,9 +78,7 @@ class EngineMetrics:
         for series in SERIES:
             if series.program == "engine":
                 self._create(series)
-        self._infos["sapwood_build_info",].info(
-            {"version": version("sapwood"), "python": platform.python_version()}
-        )
+        self._infos["sapwood_build_info",].info({"version": version("sapwood"), "python": platform.python_version()})
         self.set_state("loading")
         self._set_load(LoadSnapshot())
 
@@ -202,9 +200,7 @@ class EngineMetrics:
         self._gauge("sapwood_kv_tokens", "free").set(load.kv_free_tokens)
         self._gauge("sapwood_kv_capacity_tokens").set(load.kv_capacity_tokens)
         self._gauge("sapwood_kv_page_tokens").set(load.kv_page_tokens)
-        self._gauge("sapwood_kv_usage_ratio").set(
-            pinned / load.kv_capacity_tokens if load.kv_capacity_tokens else 0
-        )
+        self._gauge("sapwood_kv_usage_ratio").set(pinned / load.kv_capacity_tokens if load.kv_capacity_tokens else 0)
         self._gauge("sapwood_radix_nodes").set(load.radix_nodes)
         self._gauge("sapwood_radix_depth_max").set(load.radix_depth_max)
         self._gauge("sapwood_radix_locked_nodes").set(load.radix_locked_nodes)

@@ -68,9 +68,7 @@ def _from_gguf(path: Path) -> Tokenizer:
     metadata = read_metadata(path)
     ggml = {key.removeprefix("tokenizer.ggml."): value for key, value in metadata.items()}
     if "tokens" not in ggml:
-        raise CheckpointError(
-            str(path), "holds no tokenizer", "Convert the model again, with its vocabulary."
-        )
+        raise CheckpointError(str(path), "holds no tokenizer", "Convert the model again, with its vocabulary.")
     parts = {
         "tokenizer_type": ggml.get("model"),
         "pre_tokenizer_type": ggml.get("pre"),
@@ -110,8 +108,6 @@ def _chat_template(reader: PreTrainedTokenizerFast) -> ChatTemplate:
         except (TemplateError, TypeError, ValueError, LookupError, ArithmeticError, RecursionError) as error:
             # The value quoted is the roles alone: what a client wrote belongs in no error that may be logged.
             roles = [message.get("role") for message in messages]
-            raise InvalidField(
-                "messages", roles, f"the model's chat template refuses them: {error}"
-            ) from error
+            raise InvalidField("messages", roles, f"the model's chat template refuses them: {error}") from error
 
     return render

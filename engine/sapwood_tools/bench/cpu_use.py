@@ -115,8 +115,6 @@ def _processor() -> tuple[str, frozenset[str]]:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:  # no such file outside Linux
         return platform.processor(), frozenset()
-    fields = dict(
-        reversed([(key.strip(), value.strip()) for key, _, value in (s.partition(":") for s in lines)])
-    )
+    fields = dict(reversed([(key.strip(), value.strip()) for key, _, value in (s.partition(":") for s in lines)]))
     flags = fields.get("flags", fields.get("Features", ""))
     return fields.get("model name", platform.processor()), frozenset(flags.split())

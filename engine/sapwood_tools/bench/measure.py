@@ -44,9 +44,7 @@ async def run(workload: Workload, client: Asks) -> Outcome:
     lanes = [_lane(waiting, client, answers, failures) for _ in range(workload.concurrency)]
     num_other_lengths = sum(await asyncio.gather(*lanes))
     seconds = time.perf_counter() - started
-    return Outcome(
-        workload.name, workload.variant, seconds, tuple(answers), tuple(failures), num_other_lengths
-    )
+    return Outcome(workload.name, workload.variant, seconds, tuple(answers), tuple(failures), num_other_lengths)
 
 
 async def _lane(waiting: Iterator[Item], client: Asks, answers: list[Answer], failures: list[Failure]) -> int:

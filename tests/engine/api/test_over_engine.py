@@ -100,9 +100,7 @@ async def stream(api: httpx.AsyncClient, path: str, **fields: Any) -> list[Any]:
 
 @pytest.mark.parametrize("path", [CHAT, TEXT])
 @pytest.mark.parametrize("overlap", ["on", "off"])
-async def test_stream_and_whole_answer_agree_on_text_logprobs_usage_and_finish(
-    path: str, overlap: str
-) -> None:
+async def test_stream_and_whole_answer_agree_on_text_logprobs_usage_and_finish(path: str, overlap: str) -> None:
     logprobs: dict[str, Any] = {"logprobs": True, "top_logprobs": 1} if path == CHAT else {"logprobs": 1}
     asked = {"n": 3, "seed": 5, "temperature": 1, "stop": ["e"], **logprobs}
     async with (
@@ -151,11 +149,7 @@ async def test_no_chunk_splits_a_character(path: str, said: bytes, text: str) ->
     assert answer["finish_reason"] == "stop"
     joined = join_stream(streamed, text="delta" if path == CHAT else "text")["choices"][0]
     assert joined["text"] == text
-    pieces = [
-        c["delta"].get("content", "") if path == CHAT else c["text"]
-        for e in streamed[:-1]
-        for c in e["choices"]
-    ]
+    pieces = [c["delta"].get("content", "") if path == CHAT else c["text"] for e in streamed[:-1] for c in e["choices"]]
     assert all("\ufffd" not in piece for piece in pieces) or text.endswith("\ufffd")
 
 
@@ -289,9 +283,7 @@ async def test_a_failed_step_ends_its_answer_with_an_error_and_the_engine_serves
     executor = FakeExecutor(small_capacity(), fail_launches=frozenset({12}))
     launch = options(overlap="off")
     async with thread_engine(executor=executor, launch=launch) as engine, api_of(engine) as api:
-        response = await api.post(
-            TEXT, json=body(TEXT, max_tokens=30, ignore_eos=True, stream=asks_for_stream)
-        )
+        response = await api.post(TEXT, json=body(TEXT, max_tokens=30, ignore_eos=True, stream=asks_for_stream))
         assert (await whole(api, TEXT))["choices"][0]["finish_reason"]
     error = events(response.text)[-1]["error"] if asks_for_stream else error_of(response, 500)
     assert error["code"] == "generation_failed"

@@ -38,9 +38,7 @@ NUMBERS = [
 
 
 @BOTH
-@pytest.mark.parametrize(
-    "value", [float("nan"), float("inf"), float("-inf"), "NaN", "inf", "1", True, [], 1e308]
-)
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf"), "NaN", "inf", "1", True, [], 1e308])
 @pytest.mark.parametrize("field", NUMBERS)
 async def test_a_number_that_is_none_is_refused_by_name(path: str, body: Any, field: str, value: Any) -> None:
     """D21: raw NaN and Infinity included; the refusal itself is JSON proper."""
@@ -82,9 +80,7 @@ async def test_a_number_that_is_none_is_refused_by_name(path: str, body: Any, fi
         ("stream_options", {"include_usage": True}),
     ],
 )
-async def test_a_value_outside_its_range_is_refused_by_name(
-    path: str, body: Any, field: str, value: Any
-) -> None:
+async def test_a_value_outside_its_range_is_refused_by_name(path: str, body: Any, field: str, value: Any) -> None:
     assert (await refusal(path, body(**{field: value})))["param"].split(".")[0] == field
 
 
@@ -112,9 +108,7 @@ async def test_an_empty_stop_string_is_refused(path: str, body: Any, stop: Any) 
         ("stop_token_ids", [-1]),
     ],
 )
-async def test_a_token_id_outside_the_vocabulary_is_refused(
-    path: str, body: Any, field: str, value: Any
-) -> None:
+async def test_a_token_id_outside_the_vocabulary_is_refused(path: str, body: Any, field: str, value: Any) -> None:
     """D23: checked against the width of the logits."""
     assert (await refusal(path, body(**{field: value})))["param"].startswith(field)
 
@@ -172,9 +166,7 @@ async def test_what_is_not_built_is_refused_by_name_not_ignored(field: str, valu
     assert (error["param"], error["code"]) == (field, "unsupported_parameter")
 
 
-@pytest.mark.parametrize(
-    ("field", "value"), [("suffix", "end"), ("best_of", 3), ("tools", []), ("messages", [])]
-)
+@pytest.mark.parametrize(("field", "value"), [("suffix", "end"), ("best_of", 3), ("tools", []), ("messages", [])])
 async def test_what_text_completions_do_not_do_is_refused_by_name(field: str, value: Any) -> None:
     assert (await refusal(TEXT, text_body(**{field: value})))["param"] == field
 
@@ -231,9 +223,7 @@ async def test_the_name_of_an_unknown_field_may_be_anything(name: str) -> None:
         ({"role": "assistant", "tool_calls": [{"id": "c"}]}, "tool_calls.0.type"),
     ],
 )
-async def test_a_message_that_cannot_be_read_is_named_to_the_part(
-    message: dict[str, Any], param: str
-) -> None:
+async def test_a_message_that_cannot_be_read_is_named_to_the_part(message: dict[str, Any], param: str) -> None:
     messages = [{"role": "user", "content": "fine"}, message]
     assert (await refusal(CHAT, chat_body(messages=messages)))["param"] == f"messages.1.{param}"
 
@@ -259,9 +249,7 @@ async def test_fields_that_disagree_are_refused(fields: dict[str, Any], param: s
 
 @BOTH
 @pytest.mark.parametrize("stream", [False, True])
-async def test_too_long_a_prompt_is_refused_with_all_three_numbers(
-    path: str, body: Any, stream: bool
-) -> None:
+async def test_too_long_a_prompt_is_refused_with_all_three_numbers(path: str, body: Any, stream: bool) -> None:
     long = {"messages": [{"role": "user", "content": "x" * 983}]} if path == CHAT else {"prompt": "x" * 999}
     error = await refusal(path, body(**long, max_tokens=26, stream=stream))
     assert error["code"] == "context_length_exceeded"
@@ -270,9 +258,7 @@ async def test_too_long_a_prompt_is_refused_with_all_three_numbers(
 
 
 @BOTH
-async def test_a_prompt_that_fills_the_context_is_refused_even_without_max_tokens(
-    path: str, body: Any
-) -> None:
+async def test_a_prompt_that_fills_the_context_is_refused_even_without_max_tokens(path: str, body: Any) -> None:
     long = {"messages": [{"role": "user", "content": "x" * 1024}]} if path == CHAT else {"prompt": "x" * 1024}
     assert (await refusal(path, body(**long)))["code"] == "context_length_exceeded"
 
@@ -331,9 +317,7 @@ async def test_half_a_surrogate_pair_in_a_text_is_refused(path: str, body: Any) 
     raw = json.dumps(body(user="\ud83d")).encode()
     async with http(build_app(FakeClient())) as api:
         error_of(await api.post(path, content=raw, headers=JSON))
-        assert (
-            await api.post(path, content=json.dumps(body(user="😀")).encode(), headers=JSON)
-        ).status_code == 200
+        assert (await api.post(path, content=json.dumps(body(user="😀")).encode(), headers=JSON)).status_code == 200
 
 
 async def test_a_body_over_the_limit_is_a_413_whether_or_not_its_length_was_declared() -> None:

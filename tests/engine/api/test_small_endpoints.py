@@ -65,9 +65,7 @@ async def test_a_long_text_is_tokenized_like_a_short_one() -> None:
         ("/detokenize", {"tokens": "ab"}, "tokens"),
     ],
 )
-async def test_what_cannot_be_tokenized_is_refused_by_name(
-    path: str, body: dict[str, Any], param: str
-) -> None:
+async def test_what_cannot_be_tokenized_is_refused_by_name(path: str, body: dict[str, Any], param: str) -> None:
     async with http(build_app(FakeClient())) as api:
         assert error_of(await api.post(path, json=body))["param"] == param
 
@@ -145,9 +143,7 @@ async def test_abort_tells_how_many_choices_it_reached() -> None:
 async def test_drain_answers_with_the_state_it_left(body: dict[str, Any] | None, seconds: float) -> None:
     client = FakeClient()
     async with http(build_admin_app(client)) as admin:
-        answer = await (
-            admin.post("/admin/drain", json=body) if body is not None else admin.post("/admin/drain")
-        )
+        answer = await (admin.post("/admin/drain", json=body) if body is not None else admin.post("/admin/drain"))
         assert answer.json()["state"] == "draining"
         error = error_of(await admin.post("/admin/drain", json={"deadline_seconds": -1}))
         assert error["param"] == "deadline_seconds"

@@ -44,9 +44,7 @@ async def both_ways(client: FakeClient, path: str, body: dict[str, Any], kind: s
     async with http(build_app(client)) as api:
         whole = await api.post(path, json=body)
         assert whole.status_code == 200, whole.text
-        streamed = await api.post(
-            path, json={**body, "stream": True, "stream_options": {"include_usage": True}}
-        )
+        streamed = await api.post(path, json={**body, "stream": True, "stream_options": {"include_usage": True}})
     return summary(whole.json()), join_stream(events(streamed.text), text=kind)
 
 
@@ -92,15 +90,11 @@ async def test_the_role_comes_first_the_finish_reason_alone_and_one_done_last() 
     assert [chunk["choices"][0]["finish_reason"] for chunk in stream[:-1]] == [None, None, None, "stop"]
     assert stream[-1] == "[DONE]"
     assert all("usage" not in chunk for chunk in stream[:-1])
-    assert (
-        len({(chunk["id"], chunk["created"], chunk["model"], chunk["object"]) for chunk in stream[:-1]}) == 1
-    )
+    assert len({(chunk["id"], chunk["created"], chunk["model"], chunk["object"]) for chunk in stream[:-1]}) == 1
 
 
 @pytest.mark.parametrize(("path", "body", "kind"), ENDPOINTS)
-async def test_usage_comes_in_a_last_chunk_without_choices_and_is_null_before(
-    path: str, body: Any, kind: str
-) -> None:
+async def test_usage_comes_in_a_last_chunk_without_choices_and_is_null_before(path: str, body: Any, kind: str) -> None:
     request = body(stream=True, stream_options={"include_usage": True})
     async with http(build_app(FakeClient(reply="ab", num_cached_tokens=2))) as api:
         *chunks, last, done = events((await api.post(path, json=request)).text)

@@ -63,9 +63,7 @@ def test_a_complete_copy_serves_while_the_hub_is_away(tmp_path: Path) -> None:
 def test_without_a_copy_an_absent_hub_is_told(tmp_path: Path) -> None:
     with serve_hub() as hub:
         endpoint = hub.endpoint
-    with pytest.raises(
-        CheckpointError, match=r"owner/tiny: .*the hub does not give it .*Connect.*HF_HUB_OFFLINE"
-    ):
+    with pytest.raises(CheckpointError, match=r"owner/tiny: .*the hub does not give it .*Connect.*HF_HUB_OFFLINE"):
         download(Repository(NAME), endpoint=endpoint, cache=tmp_path)
 
 

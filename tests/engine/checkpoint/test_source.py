@@ -106,9 +106,7 @@ def remove_all_shards(folder: Path) -> None:
         (remove_all_shards, r"holds no \*\.safetensors file"),
     ],
 )
-def test_a_folder_that_is_not_whole_is_refused(
-    damage: Callable[[Path], None], told: str, sharded: Path
-) -> None:
+def test_a_folder_that_is_not_whole_is_refused(damage: Callable[[Path], None], told: str, sharded: Path) -> None:
     damage(sharded)
     with pytest.raises(CheckpointError, match=told):
         open_checkpoint(str(sharded))

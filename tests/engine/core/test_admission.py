@@ -50,9 +50,7 @@ def test_shared_tokens_are_whole_pages_of_the_common_beginning(
     common = 0
     while common < min(len(first), len(second), limit) and first[common] == second[common]:
         common += 1
-    shared = shared_whole_page_tokens(
-        token_key(first), token_key(second), page_size=page_size, limit_tokens=limit
-    )
+    shared = shared_whole_page_tokens(token_key(first), token_key(second), page_size=page_size, limit_tokens=limit)
     assert shared == common // page_size * page_size
 
 

@@ -228,10 +228,7 @@ class Twin:
             tree.evict(num_pages)
 
     def contents(self) -> list[object]:
-        return [
-            {key: _contents(child) for key, child in tree.roots[SPACE].children.items()}
-            for tree in self.trees
-        ]
+        return [{key: _contents(child) for key, child in tree.roots[SPACE].children.items()} for tree in self.trees]
 
 
 def _contents(node: Node) -> object:

@@ -21,9 +21,7 @@ POLICIES: tuple[SchedulerPolicy, ...] = get_args(SchedulerPolicy)
 class Line:
     """A queue and the sequences in it, by name."""
 
-    def __init__(
-        self, policy: SchedulerPolicy, *, max_overtaken: int = 1000, ttft_target: float = 10.0
-    ) -> None:
+    def __init__(self, policy: SchedulerPolicy, *, max_overtaken: int = 1000, ttft_target: float = 10.0) -> None:
         config = SchedulerConfig(
             policy=policy, max_overtaken=max_overtaken, ttft_target_seconds=ttft_target, max_step_tokens=100
         )

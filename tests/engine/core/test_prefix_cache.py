@@ -195,5 +195,13 @@ def test_a_snapshot_lists_parents_before_children_within_its_bound() -> None:
     assert "token_ids" not in part["namespaces"][0]["nodes"][0]
 
 
+def test_a_snapshot_tells_that_there_is_a_salt_but_not_which() -> None:
+    cache = PrefixCache(num_pages=8, page_size=2)
+    serve(cache, [1, 2], Namespace("model", tenant_salt="hunter2"))
+    (space,) = cache.snapshot(max_nodes=10)["namespaces"]
+    assert space["namespace"]["tenant_salt"] == "***"
+    assert "hunter2" not in repr(cache.snapshot(max_nodes=10, token_ids=True))
+
+
 def test_a_key_is_the_bytes_of_its_tokens() -> None:
     assert token_key([1, 258]) == bytes([1, 0, 0, 0, 2, 1, 0, 0])

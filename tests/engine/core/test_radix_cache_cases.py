@@ -125,9 +125,7 @@ def test_the_check_names_an_unlocked_page_counted_as_protected() -> None:
 def test_the_check_names_a_page_that_a_request_and_the_tree_both_hold() -> None:
     """A07"""
     cache, _, leaf = planted()
-    assert f"page {leaf.pages[0]} is both in the tree and owned by a request" in cache.check_invariants(
-        leaf.pages
-    )
+    assert f"page {leaf.pages[0]} is both in the tree and owned by a request" in cache.check_invariants(leaf.pages)
 
 
 def test_the_check_names_a_child_that_is_locked_more_than_its_parent() -> None:
@@ -182,9 +180,7 @@ def test_every_computed_position_has_one_page_and_one_owner_at_the_end() -> None
         table += allocate(cache, computed - len(table))
         inserted = cache.insert(receipt, token_key(range(computed)), table)
         receipt = inserted.receipt
-    table += allocate(
-        cache, 5
-    )  # decode slots up to length 11, the last of them planned ahead and never written
+    table += allocate(cache, 5)  # decode slots up to length 11, the last of them planned ahead and never written
     rest = cache.finish(receipt, token_key(range(10)), table)
     assert rest == table[10:]
     cache.release(rest)

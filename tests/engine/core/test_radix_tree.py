@@ -15,9 +15,7 @@ from sapwood_engine.core.request import Namespace
 
 
 def lcp(left: bytes, right: bytes) -> int:
-    return next(
-        (at for at, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), min(len(left), len(right))
-    )
+    return next((at for at, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), min(len(left), len(right)))
 
 
 @given(

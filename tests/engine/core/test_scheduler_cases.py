@@ -25,9 +25,7 @@ def test_every_prompt_length_is_refused_at_once_or_ends_in_bounded_steps(max_tok
     engine = Engine(capacity=capacity_for_tests(num_pages=8, page_size=16))
     limit = token_limit(engine.capacity)
     for length in range(1, 130):
-        outcome = engine.submit(
-            request(str(length), prompt(length, length), max_tokens=max_tokens, sampling=SCORING)
-        )
+        outcome = engine.submit(request(str(length), prompt(length, length), max_tokens=max_tokens, sampling=SCORING))
         fits = length + min(1, max_tokens) <= limit
         assert isinstance(outcome, Accepted) == fits
         if isinstance(outcome, Refused):
@@ -196,9 +194,7 @@ def test_when_one_of_four_is_preempted_the_other_three_get_a_token_every_step() 
         }
     engine.run()
     for name, ids in prompts.items():
-        assert (
-            engine.answers[name].token_ids == reference_tokens(ids, 20)[: len(engine.answers[name].token_ids)]
-        )
+        assert engine.answers[name].token_ids == reference_tokens(ids, 20)[: len(engine.answers[name].token_ids)]
         assert engine.answers[name].finish == "length"
 
 

@@ -54,9 +54,7 @@ def test_only_a_real_prefix_of_a_stop_string_is_held_back() -> None:
 
 
 @given(_STOPS, _TEXT, st.lists(st.integers(0, 24)))
-def test_delivered_text_does_not_depend_on_the_partition(
-    stops: tuple[str, ...], text: str, cuts: list[int]
-) -> None:
+def test_delivered_text_does_not_depend_on_the_partition(stops: tuple[str, ...], text: str, cuts: list[int]) -> None:
     bounds = sorted({0, len(text), *(min(cut, len(text)) for cut in cuts)})
     pieces = [text[a:b] for a, b in itertools.pairwise(bounds)]
     whole, whole_stop = deliver(stops, [text])

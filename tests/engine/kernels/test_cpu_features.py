@@ -79,9 +79,7 @@ def test_a_system_that_says_nothing_has_no_features(tmp_path: Path) -> None:
         ("float32", f"{AVX512} avx512_bf16", torch.float32),
     ],
 )
-def test_auto_is_bfloat16_only_where_it_is_native(
-    requested: DtypeName, flags: str, dtype: torch.dtype
-) -> None:
+def test_auto_is_bfloat16_only_where_it_is_native(requested: DtypeName, flags: str, dtype: torch.dtype) -> None:
     choice = choose_dtype(requested, x86(flags))
     assert choice.dtype == dtype
     assert choice.reason

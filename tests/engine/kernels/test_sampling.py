@@ -125,9 +125,7 @@ def test_an_extreme_uniform_still_draws_a_kept_token(uniform: float) -> None:
 
 def test_temperature_zero_takes_the_best_and_the_lowest_of_equals() -> None:
     logits = torch.tensor([[0.0, 3.0, 3.0, -1.0], [5.0, 1.0, 1.0, 1.0]])
-    ids, _ = sampling.sample(
-        logits, truncation([Row(0.0), Row(0.0)]), torch.tensor([0.9, 0.9], dtype=torch.float64)
-    )
+    ids, _ = sampling.sample(logits, truncation([Row(0.0), Row(0.0)]), torch.tensor([0.9, 0.9], dtype=torch.float64))
     assert ids.tolist() == [1, 0]
 
 
@@ -140,11 +138,7 @@ def test_a_tiny_temperature_takes_the_best_without_overflow() -> None:
 def test_tokens_as_likely_as_the_last_kept_one_are_kept() -> None:
     logits = torch.tensor([[2.0, 1.0, 1.0, 0.0]])
     drawn = {
-        int(
-            sampling.sample(logits, truncation([Row(top_k=2)]), torch.tensor([u / 50], dtype=torch.float64))[
-                0
-            ][0]
-        )
+        int(sampling.sample(logits, truncation([Row(top_k=2)]), torch.tensor([u / 50], dtype=torch.float64))[0][0])
         for u in range(50)
     }
     assert drawn == {0, 1, 2}
@@ -201,9 +195,7 @@ def test_penalties_follow_their_definitions(
 
 def test_bias_adds_and_a_ban_takes_away() -> None:
     logits = torch.zeros(2, 4)
-    sampling.add_at(
-        logits, torch.tensor([0, 1, 1]), torch.tensor([2, 0, 3]), torch.tensor([5.0, -math.inf, -1.5])
-    )
+    sampling.add_at(logits, torch.tensor([0, 1, 1]), torch.tensor([2, 0, 3]), torch.tensor([5.0, -math.inf, -1.5]))
     assert logits.tolist() == [[0, 0, 5.0, 0], [-math.inf, 0, 0, -1.5]]
 
 

@@ -104,9 +104,7 @@ def test_frequencies_stored_by_old_checkpoints_are_passed_over(opened: tuple[Mod
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_quantised_weights_are_rounded_once_to_the_dtype_asked_for(
-    dtype: torch.dtype, tmp_path: Path
-) -> None:
+def test_quantised_weights_are_rounded_once_to_the_dtype_asked_for(dtype: torch.dtype, tmp_path: Path) -> None:
     theirs = tiny_model("qwen2", hidden_size=256, intermediate_size=512, head_dim=64, num_hidden_layers=1)
     write_gguf(tmp_path / "tiny.gguf", theirs, "Q6_K")
     checkpoint = open_checkpoint(str(tmp_path / "tiny.gguf"))

@@ -10,9 +10,7 @@ from sapwood_engine.layers.vocabulary import Embedding, Head
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 @pytest.mark.parametrize("num_rows", [0, 1, 5])
-def test_logits_are_the_float32_product_over_pieces_of_the_vocabulary(
-    dtype: torch.dtype, num_rows: int
-) -> None:
+def test_logits_are_the_float32_product_over_pieces_of_the_vocabulary(dtype: torch.dtype, num_rows: int) -> None:
     generator = torch.Generator().manual_seed(0)
     # 2,500 rows of 1,024 are two whole pieces and a part of one.
     weight = torch.randn(2500, 1024, generator=generator).to(dtype)

@@ -12,9 +12,7 @@ from sapwood_engine.runtime.batch_tensors import BatchTensors
 LIMITS = capacity(page_size=4, max_seats=6, max_step_tokens=64, context=32)
 
 
-def plan(
-    seats: list[int], starts: list[int], lengths: list[int], tokens: list[int], samples: list[bool]
-) -> StepPlan:
+def plan(seats: list[int], starts: list[int], lengths: list[int], tokens: list[int], samples: list[bool]) -> StepPlan:
     return StepPlan(0, "mixed", seats, starts, lengths, tokens, samples)
 
 

@@ -14,9 +14,7 @@ from sapwood_engine.runtime.memory_plan import kv_bytes_per_token, plan_memory, 
 PER_TOKEN = 2 * 2 * 2 * 8 * 4  # K and V, 2 layers, 2 heads, head_dim 8, float32
 
 
-def cache(
-    *, page_size: int = 16, kv_tokens: int | None = None, memory_fraction: float = 0.5
-) -> CacheSettings:
+def cache(*, page_size: int = 16, kv_tokens: int | None = None, memory_fraction: float = 0.5) -> CacheSettings:
     return CacheSettings(
         page_size=page_size,
         kv_tokens=kv_tokens,

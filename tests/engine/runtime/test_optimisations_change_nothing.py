@@ -36,9 +36,7 @@ class Switches:
 ALL_OFF = Switches()
 ALL_ON = Switches(True, True, True, True, True, True)
 SINGLE = [replace(ALL_OFF, **{name: True}) for name in ("cache", "chunking", "overlap", "batching")]
-WITHOUT = [
-    replace(ALL_ON, **{name: False}) for name in ("cache", "partial_pages", "chunking", "overlap", "batching")
-]
+WITHOUT = [replace(ALL_ON, **{name: False}) for name in ("cache", "partial_pages", "chunking", "overlap", "batching")]
 PAGE_SIZES = [replace(ALL_ON, page_size=size) for size in (1, 16, 64)]
 
 
@@ -89,9 +87,7 @@ def serve(switches: Switches, attention: AttentionBackend | None = None) -> Obse
     """Run all requests to their end."""
     # A pool that barely holds two requests makes the scheduler send running ones back.
     num_tokens = 160 if switches.preemption else 1280
-    limits = capacity(
-        num_pages=num_tokens // switches.page_size, page_size=switches.page_size, max_step_tokens=96
-    )
+    limits = capacity(num_pages=num_tokens // switches.page_size, page_size=switches.page_size, max_step_tokens=96)
     executor = tiny_executor(limits, model=MODEL, attention=attention)
     cache = PrefixCache(
         num_pages=limits.num_pages,

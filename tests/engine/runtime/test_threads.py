@@ -7,9 +7,7 @@ import pytest
 from sapwood_engine.runtime.threads import default_num_threads
 
 
-@pytest.mark.parametrize(
-    ("cpu_max", "wanted"), [("100000 100000", 1), ("20000 100000", 1), ("150000 100000", 2)]
-)
+@pytest.mark.parametrize(("cpu_max", "wanted"), [("100000 100000", 1), ("20000 100000", 1), ("150000 100000", 2)])
 def test_a_quota_caps_the_threads(tmp_path: Path, cpu_max: str, wanted: int) -> None:
     (tmp_path / "cpu.max").write_text(cpu_max)
     assert default_num_threads(tmp_path) <= wanted

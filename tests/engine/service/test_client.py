@@ -256,17 +256,13 @@ async def test_metrics_count_each_prompt_token_once_and_each_ending(engine: Thre
     await first_delta(engine.client, generation("left early", max_tokens=ENDLESS))
     await settle(engine.client)
     lines = engine.client.render_metrics().decode().splitlines()
-    values = {
-        name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if line[0] != "#")
-    }
+    values = {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if line[0] != "#")}
     assert values['sapwood_prompt_tokens_total{model="fake",source="device"}'] == 15
     assert values['sapwood_prompt_tokens_total{model="fake",source="compute"}'] == 16 + 1 + 10
     assert values['sapwood_requests_total{finish_reason="length",model="fake"}'] == 2
     assert values['sapwood_requests_total{finish_reason="abort",model="fake"}'] == 1
     assert values['sapwood_requests_running{model="fake"}'] == 0
-    states = [
-        f'sapwood_kv_tokens{{model="fake",state="{s}"}}' for s in ("active", "protected", "evictable", "free")
-    ]
+    states = [f'sapwood_kv_tokens{{model="fake",state="{s}"}}' for s in ("active", "protected", "evictable", "free")]
     assert sum(values[state] for state in states) == values['sapwood_kv_capacity_tokens{model="fake"}']
 
 
@@ -290,9 +286,7 @@ async def test_answers_are_the_same_with_overlap_off_and_the_cache_off() -> None
         {"partial_pages": "off"},
         {"chunk_tokens": 3},
     ):
-        async with thread_engine(
-            executor=FakeExecutor(small_capacity()), launch=options(**changes)
-        ) as engine:
+        async with thread_engine(executor=FakeExecutor(small_capacity()), launch=options(**changes)) as engine:
             calls = [collect(engine.client, generation(prompt, max_tokens=20)) for prompt in prompts * 2]
             answers = await asyncio.gather(*calls)
         assert [ids(answer) for answer in answers] == [expected(p.encode(), 20) for p in prompts * 2]

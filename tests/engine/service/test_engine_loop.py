@@ -96,9 +96,7 @@ def submit(name: str, *, max_tokens: int = 4, prompt: bytes = b"a prompt", prior
 
 def tokens(script: Script, name: str) -> list[int]:
     batches = [message for message in script.sent if isinstance(message, TokenBatch)]
-    return [
-        t for batch in batches for delta in batch.deltas if delta.request_id == name for t in delta.token_ids
-    ]
+    return [t for batch in batches for delta in batch.deltas if delta.request_id == name for t in delta.token_ids]
 
 
 def finishes(script: Script, name: str) -> list[str]:

@@ -94,9 +94,7 @@ async def test_a_step_that_fails_ends_its_calls_with_an_error_and_nothing_else(
                 check_whole_or_prefix(answer, call)
                 assert answer.error is None or isinstance(answer.error, GenerationFailed)
             load = await settle(engine.client)
-            assert (load.num_running, load.num_waiting, load.kv_active_tokens, load.kv_protected_tokens) == (
-                0,
-            ) * 4
+            assert (load.num_running, load.num_waiting, load.kv_active_tokens, load.kv_protected_tokens) == (0,) * 4
             failed = any(answer.error for answer in answers)
             for call in calls():
                 again = await attempt(engine.client, call)
@@ -150,9 +148,7 @@ async def test_an_abort_at_every_moment_leaves_nothing_behind() -> None:
             with pytest.raises(GenerationFailed):
                 await abort_after(client, call, num_deltas)
             load = await settle(client)
-            assert (load.num_running, load.num_waiting, load.kv_active_tokens, load.kv_protected_tokens) == (
-                0,
-            ) * 4
+            assert (load.num_running, load.num_waiting, load.kv_active_tokens, load.kv_protected_tokens) == (0,) * 4
 
 
 async def abort_after(client: EngineClient, call: Generation, num_deltas: int) -> None:

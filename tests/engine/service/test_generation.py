@@ -39,12 +39,8 @@ def test_a_stop_string_is_part_of_the_text_where_asked_for() -> None:
     assert run(call, tokens("the E"), tokens("ND of it")) == ("the END", 7, "stop", "END")
 
 
-@pytest.mark.parametrize(
-    ("stop", "pieces", "text"), [("assistant", ["ple", "as"], "pleas"), ("\n", ["?"], "?")]
-)
-def test_text_held_back_for_a_stop_string_is_delivered_at_the_end(
-    stop: str, pieces: list[str], text: str
-) -> None:
+@pytest.mark.parametrize(("stop", "pieces", "text"), [("assistant", ["ple", "as"], "pleas"), ("\n", ["?"], "?")])
+def test_text_held_back_for_a_stop_string_is_delivered_at_the_end(stop: str, pieces: list[str], text: str) -> None:
     end = Delta("id", (EOS_ID,), "stop")
     delivered, _, finish, reason = run(generation(stop_strings=(stop,)), *map(tokens, pieces), end)
     assert (delivered, finish, reason) == (text, "stop", None)

@@ -120,10 +120,7 @@ def test_the_life_of_a_request_falls_into_phases() -> None:
 def test_the_state_is_one_hot() -> None:
     metrics = EngineMetrics("m")
     metrics.set_state("ready")
-    states = {
-        s: value(metrics, "sapwood_engine_state", state=s)
-        for s in ("loading", "warming", "ready", "draining")
-    }
+    states = {s: value(metrics, "sapwood_engine_state", state=s) for s in ("loading", "warming", "ready", "draining")}
     assert states == {"loading": 0, "warming": 0, "ready": 1, "draining": 0}
 
 

@@ -128,9 +128,7 @@ def test_the_builtin_model_is_read_as_transformers_reads_it(
 
 @pytest.mark.parametrize("add_bos", [True, False, None])
 @pytest.mark.parametrize("model", ["llama", "gpt2"])
-def test_a_gguf_tokenizer_is_read_as_transformers_reads_it(
-    model: str, add_bos: bool | None, tmp_path: Path
-) -> None:
+def test_a_gguf_tokenizer_is_read_as_transformers_reads_it(model: str, add_bos: bool | None, tmp_path: Path) -> None:
     path = tmp_path / "tiny.gguf"
     checkpoint = write_gguf(path, model=model, add_bos=add_bos)
     assert_same(checkpoint, reference(path), ["hello", " hello", "hello hello!", "ho  he", "<s>he</s>"])
@@ -152,9 +150,7 @@ def test_every_end_token_that_a_folder_names_ends_an_answer(tmp_path: Path, buil
 
 
 @pytest.mark.parametrize("content", [None, "{", '{"version": "1.0"}'])
-def test_a_folder_without_a_readable_tokenizer_is_refused_by_name(
-    content: str | None, tmp_path: Path
-) -> None:
+def test_a_folder_without_a_readable_tokenizer_is_refused_by_name(content: str | None, tmp_path: Path) -> None:
     if content is not None:
         (tmp_path / "tokenizer.json").write_text(content)
     with pytest.raises(CheckpointError, match=r"tokenizer\.json"):
@@ -181,7 +177,5 @@ def test_reading_and_using_a_tokenizer_does_not_import_torch(tmp_path: Path) -> 
         "tokenizer.render_chat([{'role': 'user', 'content': 'hello'}])\n"
         "sys.exit('torch' in sys.modules)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(checkpoint.weights[0])], check=False, capture_output=True
-    )
+    done = subprocess.run([sys.executable, "-c", code, str(checkpoint.weights[0])], check=False, capture_output=True)
     assert done.returncode == 0, done.stderr

@@ -172,16 +172,14 @@ def multiply(tag, out, out_stride, a, a_stride, b, rows, num_rows, num_k, num_co
                 height, shape = 6, width + 3
             to = out + row * out_stride + column * 4
             of = a + row * a_stride
-            multiply_tile(
-                tag, shape, to, out_stride, of, a_stride, b + column * column_bytes, rows, num_k, add
-            )
+            multiply_tile(tag, shape, to, out_stride, of, a_stride, b + column * column_bytes, rows, num_k, add)
             row += height
         column += lanes
 
 
 @njit(**_INNER)
 def locate(kv_indices, first_page, page_size, slot_bytes, begin, num_keys, rows):  # type: ignore[no-untyped-def]
-    """Write the byte offsets of keys ``begin`` … into ``rows``; up to the next multiple of DOT_KEYS the last repeats."""
+    """Write the byte offsets of keys ``begin`` … into ``rows``; the last repeats up to a multiple of DOT_KEYS."""
     page, offset = first_page + begin // page_size, begin % page_size
     base = kv_indices[page] * page_size
     for j in range(num_keys):
@@ -279,9 +277,7 @@ def attend_tile(kv_tag, k, v, sizes, item, key, num_keys, scratch):  # type: ign
     for j in range(num_keys):
         rows[j] = j * dim * 4
     out_at = address(scratch.out) + skipped * dim * 4
-    multiply(
-        scratch.values, out_at, dim * 4, scores_at, BLOCK * 4, values_at, rows_at, active, num_keys, dim, 4, 1
-    )
+    multiply(scratch.values, out_at, dim * 4, scores_at, BLOCK * 4, values_at, rows_at, active, num_keys, dim, 4, 1)
 
 
 @njit(**_INNER)
@@ -413,7 +409,5 @@ def attend(q_tag, kv_tag, q, k, v, out, sizes, kv_indices, items, shares, scratc
     """
     num_threads = shares.shape[0] - 1
     for t in prange(num_threads):
-        attend_share(
-            q_tag, kv_tag, q, k, v, out, sizes, kv_indices, items, shares, t, of_thread(scratch, t), parts
-        )
+        attend_share(q_tag, kv_tag, q, k, v, out, sizes, kv_indices, items, shares, t, of_thread(scratch, t), parts)
     join_parts(q_tag, out, sizes, items, of_thread(scratch, 0), parts)

@@ -1,3 +1,4 @@
+# ruff: noqa: ARG001  (an intrinsic's arguments are types; their values reach the code generator)
 """The vector loops of the CPU attention kernels, as numba intrinsics over addresses.
 
 Addresses and strides are int64 bytes. ``tag`` is an array whose dtype names the element type (see `kernels.simd`); its
@@ -21,8 +22,8 @@ TILE_WIDE = 4 if simd.NUM_REGISTERS == 32 else 2
 """Vectors across the widest tile of a product; 6 rows of it are 24 or 12 accumulators, the rest is for operands."""
 _TILES = ((1, 1, SMALL_LANES), *((m, n, LANES) for n in (1, TILE_WIDE) for m in (1, 2, 3, 6)))
 SMALL, SINGLE, WIDE = 0, 1, 5
-"""Shape of a tile: SMALL is 1 × SMALL_LANES. SINGLE is one vector wide, WIDE is TILE_WIDE vectors; to these two add 0, 1,
-2 or 3 for 1, 2, 3 or 6 rows. Every shape costs a second of compiling."""
+"""Shape of a tile: SMALL is 1 × SMALL_LANES. SINGLE is one vector wide, WIDE is TILE_WIDE vectors; to these two add
+0, 1, 2 or 3 for 1, 2, 3 or 6 rows. Every shape costs a second of compiling."""
 DOT_KEYS = 4
 DOT_HEADS = 4 if simd.NUM_REGISTERS == 32 else 3
 
@@ -70,13 +71,9 @@ def multiply_tile(  # type: ignore[no-untyped-def]
                 for j, slot in enumerate(row):
                     builder.store(simd.load(builder, address, 4 * lanes * j, types.float32, lanes), slot)
         with cgutils.for_range(builder, num_k, intp=I64) as loop:
-            row_offset = builder.load(
-                simd.pointer(builder, _offset(builder, rows, loop.index, const(8)), 0, I64)
-            )
+            row_offset = builder.load(simd.pointer(builder, _offset(builder, rows, loop.index, const(8)), 0, I64))
             right = builder.add(b, row_offset)
-            bs = [
-                simd.load(builder, right, element_bytes * lanes * j, element, lanes) for j in range(vectors)
-            ]
+            bs = [simd.load(builder, right, element_bytes * lanes * j, element, lanes) for j in range(vectors)]
             for row, address in zip(sums, lefts, strict=True):
                 scalar = simd.load_scalar(builder, _offset(builder, address, loop.index, const(4)))
                 factor = simd.splat(builder, scalar, lanes)
@@ -102,9 +99,7 @@ def dot_keys(typing_context, tag, num_heads, scores, scores_stride, q, q_stride,
 
     def emit(builder: Any, arguments: Any, num_heads: int) -> None:
         scores, scores_stride, q, q_stride, kv, rows, dim = arguments
-        keys = [
-            builder.add(kv, builder.load(simd.pointer(builder, rows, 8 * k, I64))) for k in range(DOT_KEYS)
-        ]
+        keys = [builder.add(kv, builder.load(simd.pointer(builder, rows, 8 * k, I64))) for k in range(DOT_KEYS)]
         queries = [_offset(builder, q, const(h), q_stride) for h in range(num_heads)]
         sums = [[cgutils.alloca_once(builder, simd.floats(LANES)) for _ in keys] for _ in queries]
         for row in sums:

@@ -60,7 +60,7 @@ def select(
 def _hindrance(features: CpuFeatures, head_dim: int) -> str | None:
     """Return why the compiled kernels cannot run, or None."""
     if not features.avx2 and features.architecture != "arm64":
-        return f"the compiled kernels need AVX2 with FMA and F16C, or NEON; this processor is {features.instruction_set}"
+        return f"compiled kernels need AVX2 with FMA and F16C, or NEON; this processor is {features.instruction_set}"
     if head_dim % _HEAD_DIM_MULTIPLE != 0:
-        return f"the compiled kernels need head_dim in multiples of {_HEAD_DIM_MULTIPLE}; the model has {head_dim}"
+        return f"compiled kernels need head_dim in multiples of {_HEAD_DIM_MULTIPLE}; the model has {head_dim}"
     return None
