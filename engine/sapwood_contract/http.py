@@ -41,6 +41,8 @@ class LoadSnapshot:
     radix_nodes: int = 0
     radix_locked_nodes: int = 0
     radix_depth_max: int = 0
+    """Most nodes on a path of the tree: as the last integrity check found, which an engine at rest runs, or on a longer
+    path that a request has taken since. What was evicted in between still counts."""
 
 
 @dataclass(frozen=True, slots=True)

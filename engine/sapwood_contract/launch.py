@@ -17,6 +17,7 @@ SchedulerPolicy = Literal["sapwood", "fcfs", "lpm", "dfs-weight", "lof", "random
 EvictionPolicyName = Literal["lru", "lfu", "slru", "fifo", "mru", "filo", "priority", "ttl", "cost"]
 AttentionBackendName = Literal["auto", "cpu", "reference"]
 DtypeName = Literal["auto", "bfloat16", "float16", "float32"]
+SamplingDefaultsName = Literal["checkpoint", "openai"]
 Switch = Literal["on", "off"]
 
 
@@ -44,6 +45,10 @@ class LaunchOptions:
     attention_backend: AttentionBackendName = _option("auto", "auto: the fastest that this device can run")
     threads: int | None = _option(None, "compute threads; default: one per physical core that this process may use")
     context_length: int | None = _option(None, "most tokens of one request; default: the model's own, or what fits")
+    sampling_defaults: SamplingDefaultsName = _option(
+        "checkpoint",
+        "sampling where a request does not say: as the checkpoint recommends, or as OpenAI (temperature 1, top_p 1)",
+    )
     page_size: int = _option(16, "tokens a KV page")
     kv_tokens: int | None = _option(None, "KV cache in tokens; default: from --memory-fraction")
     memory_fraction: float = _option(0.5, "share of the memory still free after loading that the KV cache may take")

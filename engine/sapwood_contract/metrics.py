@@ -110,7 +110,7 @@ SERIES: tuple[Series, ...] = (
     Series(
         "sapwood_request_phase_seconds",
         "histogram",
-        "Time in each phase of a request.",
+        "Time in each phase of a request; tokenize once a prompt, where it came as text.",
         ("model", "phase"),
         {"phase": PHASES},
         _LATENCY_SECONDS,
@@ -133,7 +133,12 @@ SERIES: tuple[Series, ...] = (
         {"reason": EVICTION_REASONS, "to": EVICTION_TARGETS},
     ),
     Series("sapwood_radix_nodes", "gauge", "Nodes of the radix tree.", ("model",)),
-    Series("sapwood_radix_depth_max", "gauge", "Most nodes on a path of the radix tree.", ("model",)),
+    Series(
+        "sapwood_radix_depth_max",
+        "gauge",
+        "Most nodes on a path of the radix tree: found by the last integrity check, or longer ones taken since.",
+        ("model",),
+    ),
     Series("sapwood_radix_locked_nodes", "gauge", "Nodes of the radix tree in use.", ("model",)),
     Series(
         "sapwood_step_seconds",

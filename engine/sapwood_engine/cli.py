@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 API_KEY_VARIABLE = "SAPWOOD_API_KEY"
 EXIT_USAGE = 2
 
-_PHASES = {"weights": "load", "kernels": "compile"}
+_PHASES = {"weights": "load", "kernels": "compile", "warm": "warm"}
 """What the runtime calls a phase of the start -> what `sapwood_contract.metrics` does."""
 _BACKLOG = 2048
 _BUILTIN = "builtin:"
@@ -76,7 +76,7 @@ def serve(argv: Sequence[str]) -> int:
     channel = HttpChannel(directory)
     start = Start()
     # A daemon: a download that is no longer wanted does not keep the program from ending.
-    Thread(target=_prepare, args=(start, worker, options, directory), name="start", daemon=True).start()
+    Thread(target=_prepare, args=(start, worker, config, options, directory), name="start", daemon=True).start()
     return run_http_process(config, channel, start, ports=ports, api_keys=api_keys, begin=begin)
 
 
@@ -203,9 +203,11 @@ def _spawn(options: LaunchOptions, directory: Path) -> WorkerProcess:
     return WorkerProcess([sys.executable, "-P", "-c", _WORKER_CODE, str(directory), *launch.to_argv(options)])
 
 
-def _prepare(start: Start, worker: WorkerProcess | None, options: LaunchOptions, directory: Path) -> None:
+def _prepare(
+    start: Start, worker: WorkerProcess | None, config: EngineConfig, options: LaunchOptions, directory: Path
+) -> None:
     """Find or fetch the checkpoint, start the worker on it if it does not run yet, and read the tokenizer."""
-    from sapwood_engine.checkpoint.source import open_checkpoint
+    from sapwood_engine.checkpoint.source import open_checkpoint, read_sampling_defaults
 
     if worker is not None:
         start.worker.set_result(worker)
@@ -214,11 +216,12 @@ def _prepare(start: Start, worker: WorkerProcess | None, options: LaunchOptions,
         start.checkpoint.set_result(checkpoint)
         if worker is None:
             start.worker.set_result(_spawn(replace(options, model=str(checkpoint.folder)), directory))
+        start.sampling.set_result(read_sampling_defaults(checkpoint, config.model.sampling_defaults))
         from sapwood_engine.service.tokenizer_files import load_tokenizer
 
         start.tokenizer.set_result(load_tokenizer(checkpoint))
     except BaseException as error:
-        for future in (start.checkpoint, start.worker, start.tokenizer):
+        for future in (start.checkpoint, start.worker, start.sampling, start.tokenizer):
             if not future.done():
                 future.set_exception(error)
 

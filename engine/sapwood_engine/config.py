@@ -14,6 +14,7 @@ from sapwood_contract.launch import (
     DtypeName,
     EvictionPolicyName,
     LaunchOptions,
+    SamplingDefaultsName,
     SchedulerPolicy,
     flag,
 )
@@ -22,7 +23,7 @@ from sapwood_engine.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSettings:
-    """Which model, and how its arithmetic is done."""
+    """Which model, how its arithmetic is done, and how it is sampled where nobody says."""
 
     source: str
     """builtin:NAME, a folder, a ``.gguf`` file or a Hugging Face repository."""
@@ -34,6 +35,9 @@ class ModelSettings:
     """Compute threads; None: one per physical core that this process may use."""
     context_length: int | None
     """Tokens; None: the model's own, or what fits."""
+    sampling_defaults: SamplingDefaultsName
+    """Whose values hold for the sampling fields that a request leaves out: those that the checkpoint recommends,
+    because a small model is of no use at OpenAI's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +135,7 @@ def engine_config(options: LaunchOptions) -> EngineConfig:
             attention_backend=options.attention_backend,
             threads=options.threads,
             context_length=options.context_length,
+            sampling_defaults=options.sampling_defaults,
         ),
         cache=CacheSettings(
             page_size=options.page_size,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -154,7 +155,7 @@ def test_a_row_that_samples_nothing_has_no_token(make: Make) -> None:
 def test_a_prompt_in_chunks_gives_what_it_gives_at_once(make: Make, cuts: tuple[int, ...]) -> None:
     driver = Driver(make(frozenset()))
     result = driver.run(prefill(0, PROMPT[: cuts[0]], samples=False, prompt=PROMPT))
-    for begin, end in zip(cuts, cuts[1:], strict=False):
+    for begin, end in itertools.pairwise(cuts):
         result = driver.run(more(0, begin, PROMPT[begin:end], samples=end == len(PROMPT)))
     assert result.token_ids == continuation(make, 1)
 

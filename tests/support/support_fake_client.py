@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from sapwood_contract.http import EngineState, LoadSnapshot
+from sapwood_engine.checkpoint.sampling_defaults import OPENAI_DEFAULTS, SamplingDefaults
 from sapwood_engine.core.ports import Capacity
 from sapwood_engine.service.generation import Generation, TextDelta, TokenInfo
 
@@ -115,6 +116,7 @@ class FakeClient:
     )
     load: LoadSnapshot = field(default_factory=LoadSnapshot)
     tokenizer: ByteTokenizer = field(default_factory=ByteTokenizer)
+    sampling_defaults: SamplingDefaults = OPENAI_DEFAULTS
     asked: list[Generation] = field(default_factory=list)
     num_open: int = 0
     admin_calls: list[tuple[str, dict[str, Any]]] = field(default_factory=list)

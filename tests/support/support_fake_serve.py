@@ -10,6 +10,7 @@ from pathlib import Path
 from support_service import byte_tokenizer, fake_worker_command
 
 from sapwood_contract.launch import parse
+from sapwood_engine.checkpoint.sampling_defaults import OPENAI_DEFAULTS
 from sapwood_engine.checkpoint.source import Checkpoint
 from sapwood_engine.cli import listen, run_http_process
 from sapwood_engine.config import engine_config
@@ -28,6 +29,7 @@ def main(argv: Sequence[str]) -> int:
     start = Start()
     start.checkpoint.set_result(Checkpoint("gguf", "fake", "revision", Path(), ()))
     start.worker.set_result(WorkerProcess(fake_worker_command(channel, options)))
+    start.sampling.set_result(OPENAI_DEFAULTS)
     start.tokenizer.set_result(byte_tokenizer())
     ports = listen(config.http)
     return run_http_process(config, channel, start, ports=ports, api_keys=frozenset(), begin=time.monotonic())

@@ -18,7 +18,7 @@ from sapwood_engine.api.answers import (
 from sapwood_engine.api.call import Heading, answer
 from sapwood_engine.api.documented import answered_with
 from sapwood_engine.api.engine_port import Engine, Tokenizer
-from sapwood_engine.api.generation import build_generation, check_ids, check_model, encode, ready_capacity
+from sapwood_engine.api.generation import Prompt, build_generation, check_ids, check_model, encode, ready_capacity
 from sapwood_engine.api.logprobs import TextLogprobWriter, extend
 from sapwood_engine.api.schemas import CompletionRequest
 from sapwood_engine.api.strict_body import StrictRoute
@@ -45,7 +45,7 @@ async def create_completion(body: CompletionRequest, request: Request) -> Respon
         build_generation(
             engine,
             body,
-            prompt.ids,
+            prompt,
             request_id=request.state.request_id,
             max_tokens=body.max_tokens,
             num_logprobs=body.logprobs,
@@ -63,22 +63,15 @@ async def create_completion(body: CompletionRequest, request: Request) -> Respon
     return await answer(request, engine, generations, writer, stream=bool(body.stream))
 
 
-@dataclass(frozen=True, slots=True)
-class _Prompt:
-    ids: list[int]
-    text: str | None
-    """None where the client sent ids."""
-
-
-async def _read_prompts(engine: Engine, body: CompletionRequest) -> list[_Prompt]:
+async def _read_prompts(engine: Engine, body: CompletionRequest) -> list[Prompt]:
     vocab_size = ready_capacity(engine).vocab_size
     prompts = []
     for index, prompt in enumerate(body.prompt):
         if isinstance(prompt, str):
-            prompts.append(_Prompt(await encode(engine, prompt, add_special_tokens=True), prompt))
+            prompts.append(await encode(engine, prompt, add_special_tokens=True))
         else:
             check_ids(prompt, vocab_size, "prompt" if len(body.prompt) == 1 else f"prompt.{index}")
-            prompts.append(_Prompt(prompt, None))
+            prompts.append(Prompt(prompt))
     return prompts
 
 
@@ -91,7 +84,7 @@ class _Echo:
     """The prompt's first token, which nothing predicts."""
 
     @classmethod
-    def of(cls, tokenizer: Tokenizer, prompt: _Prompt) -> _Echo:
+    def of(cls, tokenizer: Tokenizer, prompt: Prompt) -> _Echo:
         first_id = prompt.ids[0]
         text = tokenizer.decode(prompt.ids) if prompt.text is None else prompt.text
         first = tokenizer.decode([first_id], skip_special_tokens=False)

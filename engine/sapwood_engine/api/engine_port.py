@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Literal, Protocol
 
 from sapwood_contract.http import EngineState, LoadSnapshot
+from sapwood_engine.checkpoint.sampling_defaults import SamplingDefaults
 from sapwood_engine.core.ports import Capacity
 from sapwood_engine.service.generation import Generation, TextDelta
 
@@ -45,6 +46,11 @@ class Engine(Protocol):
 
     @property
     def tokenizer(self) -> Tokenizer: ...
+
+    @property
+    def sampling_defaults(self) -> SamplingDefaults:
+        """What holds for the sampling fields that a request leaves out."""
+        ...
 
     @property
     def capacity(self) -> Capacity | None:

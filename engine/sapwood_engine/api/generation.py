@@ -6,10 +6,13 @@ Checked before anything is submitted, so that a call of many prompts is refused 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 from sapwood_engine.api.engine_port import Engine
 from sapwood_engine.api.sampling_fields import GenerationFields
+from sapwood_engine.checkpoint.sampling_defaults import SamplingDefaults
 from sapwood_engine.core.ports import Capacity
 from sapwood_engine.core.request import Namespace, SamplingParams, StopRules
 from sapwood_engine.errors import ContextLengthExceeded, Draining, InvalidField, ModelNotFound
@@ -35,11 +38,25 @@ def ready_capacity(engine: Engine) -> Capacity:
     return engine.capacity
 
 
-async def encode(engine: Engine, text: str, *, add_special_tokens: bool) -> list[int]:
-    """Return the ids of ``text`` without holding up the event loop."""
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What a generation continues."""
+
+    ids: list[int]
+    text: str | None = None
+    """What they were made of; None where the client sent ids."""
+    tokenize_seconds: float | None = None
+    """How long that took; None likewise."""
+
+
+async def encode(engine: Engine, text: str, *, add_special_tokens: bool) -> Prompt:
+    """Return the prompt that ``text`` is, without holding up the event loop."""
+    begin = time.perf_counter()
     if len(text) <= _LONG_TEXT_CHARACTERS:
-        return engine.tokenizer.encode(text, add_special_tokens=add_special_tokens)
-    return await asyncio.to_thread(engine.tokenizer.encode, text, add_special_tokens=add_special_tokens)
+        ids = engine.tokenizer.encode(text, add_special_tokens=add_special_tokens)
+    else:
+        ids = await asyncio.to_thread(engine.tokenizer.encode, text, add_special_tokens=add_special_tokens)
+    return Prompt(ids, text, time.perf_counter() - begin)
 
 
 def check_ids(ids: Iterable[int], vocab_size: int, field: str) -> None:
@@ -57,7 +74,7 @@ def check_ids(ids: Iterable[int], vocab_size: int, field: str) -> None:
 def build_generation(
     engine: Engine,
     body: GenerationFields,
-    prompt_ids: Sequence[int],
+    prompt: Prompt,
     *,
     request_id: str,
     max_tokens: int | None,
@@ -71,14 +88,14 @@ def build_generation(
     Raises `InvalidField`, `ContextLengthExceeded`, and `Draining` while the weights load.
     """
     capacity = ready_capacity(engine)
-    if not prompt_ids:
+    if not prompt.ids:
         raise InvalidField(prompt_field, "", "the prompt must have at least one token")
     check_ids(body.stop_token_ids or (), capacity.vocab_size, "stop_token_ids")
     for token_id in body.logit_bias or ():
         if token_id >= capacity.vocab_size:
             fix = f"this model's token ids are 0 to {capacity.vocab_size - 1}"
             raise InvalidField("logit_bias", token_id, fix, code="invalid_token_id")
-    max_tokens = _max_tokens(max_tokens, len(prompt_ids), capacity.max_context_tokens, prompt_field)
+    max_tokens = _max_tokens(max_tokens, len(prompt.ids), capacity.max_context_tokens, prompt_field)
     min_tokens = body.min_tokens or 0
     if min_tokens > max_tokens:
         raise InvalidField("min_tokens", min_tokens, f"it is more than max_tokens, {max_tokens}")
@@ -87,9 +104,15 @@ def build_generation(
         stop_token_ids |= frozenset(engine.tokenizer.eos_token_ids)
     return Generation(
         request_id=request_id,
-        prompt_ids=tuple(prompt_ids),
+        prompt_ids=tuple(prompt.ids),
         namespace=Namespace(model_revision="", extra_key=body.extra_key, tenant_salt=body.cache_salt),
-        sampling=_sampling(body, num_logprobs, num_prompt_logprobs, capacity.vocab_size),
+        sampling=_sampling(
+            body,
+            engine.sampling_defaults,
+            num_logprobs=num_logprobs,
+            num_prompt_logprobs=num_prompt_logprobs,
+            vocab_size=capacity.vocab_size,
+        ),
         seed=body.seed,
         stop=StopRules(max_tokens=max_tokens, min_tokens=min_tokens, stop_token_ids=stop_token_ids),
         stop_strings=tuple(body.stop or ()),
@@ -98,6 +121,7 @@ def build_generation(
         n=body.n or 1,
         priority=body.priority or 0,
         routing_key=body.routing_key or body.prompt_cache_key,
+        tokenize_seconds=prompt.tokenize_seconds,
     )
 
 
@@ -112,22 +136,27 @@ def _max_tokens(asked: int | None, num_prompt: int, limit: int, prompt_field: st
 
 
 def _sampling(
-    body: GenerationFields, num_logprobs: int | None, num_prompt_logprobs: int | None, vocab_size: int
+    body: GenerationFields,
+    defaults: SamplingDefaults,
+    *,
+    num_logprobs: int | None,
+    num_prompt_logprobs: int | None,
+    vocab_size: int,
 ) -> SamplingParams:
     def given(value: float | None, default: float) -> float:
         return default if value is None else value
 
-    top_k = body.top_k or 0
-    temperature = given(body.temperature, 1.0)
+    top_k = defaults.top_k if body.top_k is None else body.top_k
+    temperature = given(body.temperature, defaults.temperature)
     return SamplingParams(
         seed=0,  # the client sets it from `Generation.seed`, a fresh one for each choice where that is None
         temperature=temperature if temperature >= _LEAST_TEMPERATURE else 0.0,
         top_k=top_k if 0 < top_k < vocab_size else 0,
-        top_p=given(body.top_p, 1.0),
-        min_p=given(body.min_p, 0.0),
+        top_p=given(body.top_p, defaults.top_p),
+        min_p=given(body.min_p, defaults.min_p),
         presence_penalty=given(body.presence_penalty, 0.0),
         frequency_penalty=given(body.frequency_penalty, 0.0),
-        repetition_penalty=given(body.repetition_penalty, 1.0),
+        repetition_penalty=given(body.repetition_penalty, defaults.repetition_penalty),
         logit_bias=tuple((body.logit_bias or {}).items()),
         num_logprobs=num_logprobs,
         num_prompt_logprobs=num_prompt_logprobs,

@@ -14,6 +14,7 @@ MAX_STOP_STRINGS = 16
 MAX_CHOICES = 128
 MAX_TOP_LOGPROBS = 20
 
+_LEFT_OUT = "Left out or null: as the checkpoint recommends (see --sampling-defaults)."
 _HARMLESS: Mapping[str, tuple[Any, ...]] = {
     "service_tier": ("auto", "default"),
     "store": (False,),
@@ -72,13 +73,13 @@ class GenerationFields(Fields):
     stream_options: StreamOptions | None = None
     max_tokens: int | None = Field(None, ge=0, le=2**31 - 1, description="By default what the context leaves.")
     min_tokens: int | None = Field(None, ge=0, le=2**31 - 1)
-    temperature: float | None = Field(None, ge=0, le=2, description="0 (or below 0.0001) is greedy; 1 by default.")
-    top_p: float | None = Field(None, gt=0, le=1)
-    top_k: int | None = Field(None, ge=-1, le=2**31 - 1, description="0 or -1 keep all tokens.")
-    min_p: float | None = Field(None, ge=0, le=1)
+    temperature: float | None = Field(None, ge=0, le=2, description=f"0 (or below 0.0001) is greedy. {_LEFT_OUT}")
+    top_p: float | None = Field(None, gt=0, le=1, description=_LEFT_OUT)
+    top_k: int | None = Field(None, ge=-1, le=2**31 - 1, description=f"0 or -1 keep all tokens. {_LEFT_OUT}")
+    min_p: float | None = Field(None, ge=0, le=1, description=_LEFT_OUT)
     presence_penalty: float | None = Field(None, ge=-2, le=2)
     frequency_penalty: float | None = Field(None, ge=-2, le=2)
-    repetition_penalty: float | None = Field(None, ge=0.01, le=2, description="1 changes nothing.")
+    repetition_penalty: float | None = Field(None, ge=0.01, le=2, description=f"1 changes nothing. {_LEFT_OUT}")
     logit_bias: _LogitBias | None = None
     seed: int | None = Field(None, ge=-(2**63), le=2**63 - 1)
     stop: _Stop | None = None

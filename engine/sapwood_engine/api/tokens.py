@@ -28,7 +28,7 @@ async def tokenize(body: TokenizeRequest, request: Request) -> Response:
         ending = how_the_prompt_ends(body.add_generation_prompt, None)
         text = engine.tokenizer.render_chat([template_message(m) for m in body.messages], **ending)
         add_special_tokens = False
-    ids = await encode(engine, text, add_special_tokens=add_special_tokens)
+    ids = (await encode(engine, text, add_special_tokens=add_special_tokens)).ids
     limit = None if engine.capacity is None else engine.capacity.max_context_tokens
     return json_response(Tokens(ids, len(ids), limit))
 

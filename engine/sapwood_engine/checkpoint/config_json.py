@@ -79,7 +79,7 @@ class _Config:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._fields = _read_object(path)
+        self._fields = read_object(path)
 
     def get(self, field: str, default: Any = None) -> Any:
         """The value; ``default`` where the field is absent or null."""
@@ -124,7 +124,8 @@ class _Config:
         )
 
 
-def _read_object(path: Path) -> dict[str, Any]:
+def read_object(path: Path) -> dict[str, Any]:
+    """Return the JSON object that the file holds; raises `CheckpointError`."""
     try:
         value = json.loads(path.read_bytes())
     except OSError as error:
@@ -194,7 +195,7 @@ def _derive(parameters: dict[str, Any], variant: RopeVariant, config: _Config, c
 def _end_tokens(folder: Path, config: _Config) -> tuple[int, ...]:
     """What ``generation_config.json`` says, else ``config.json``: one id or several."""
     path = folder / "generation_config.json"
-    ids = _read_object(path).get("eos_token_id") if path.is_file() else None
+    ids = read_object(path).get("eos_token_id") if path.is_file() else None
     if ids is None:
         ids = config.get("eos_token_id", [])
     ids = ids if isinstance(ids, list) else [ids]

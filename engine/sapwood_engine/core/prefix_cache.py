@@ -285,15 +285,23 @@ class PrefixCache:
     def num_locked_nodes(self) -> int:
         return self._tree.num_locked_nodes
 
-    def max_depth(self) -> int:
-        """Most nodes on a path from a root. O(nodes)."""
-        return deepest_path(self._tree)
+    @property
+    def depth_mark(self) -> int:
+        """Most nodes on a path from a root, as far as known in O(1).
+
+        The deepest path of the last `check_invariants`, or a longer one that a request has matched or given back
+        since. What was evicted meanwhile still counts; a path that only became longer because it was split above
+        does not yet.
+        """
+        return min(self._tree.depth_mark, self._tree.num_nodes)
 
     def check_invariants(self, owned: Collection[int] | None = None) -> list[str]:
         """Walk everything and name each fault, one sentence each; an empty list means healthy. O(capacity).
 
-        ``owned``: the pages that requests hold as their own, where the caller knows them.
+        ``owned``: the pages that requests hold as their own, where the caller knows them. Sets `depth_mark` to the
+        depth that the tree has now.
         """
+        self._tree.depth_mark = deepest_path(self._tree)
         return find_faults(self._tree, self._allocator, owned)
 
     def snapshot(self, *, max_nodes: int, token_ids: bool = False) -> dict[str, Any]:

@@ -74,6 +74,8 @@ class RadixTree:
         self.num_nodes = 0
         self.num_locked_nodes = 0
         self.num_receipts = 0
+        self.depth_mark = 0
+        """Most nodes on a path that a request has walked, until somebody measures all and sets it anew."""
         self._allocator = allocator
         self.partial_pages = partial_pages and page_size > 1
         self._tick = 0
@@ -100,6 +102,7 @@ class RadixTree:
             step.tick = tick
             step.hits += 1
             runs.append(step.pages)
+        self.depth_mark = max(self.depth_mark, len(path) + bool(node.children))
         runs[-1] = node.live_pages()  # only a leaf has lost pages
         self.order.touch(node)
         # A long prompt is often one edge: its pages are handed out without copying them.
@@ -133,7 +136,9 @@ class RadixTree:
         self._tick += 1
         root = receipt.root
         at = receipt.node
+        depth = int(bool(at.children))  # whatever hangs below makes the path one longer
         while at.parent is not None:
+            depth += 1
             parent = at.parent
             assert at.lock_ref > 0, f"unlocking pages {at.start}–{at.end}, which have {at.lock_ref} locks"
             at.lock_ref -= 1
@@ -144,6 +149,7 @@ class RadixTree:
                 if root.flushed:
                     self._remove(at)
             at = parent
+        self.depth_mark = max(self.depth_mark, depth)
         assert root.lock_ref > 0, f"unlocking a root that has {root.lock_ref} locks"
         root.lock_ref -= 1
         self._prune(root)

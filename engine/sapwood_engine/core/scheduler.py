@@ -70,8 +70,6 @@ class Scheduler:
         self._in_flight: deque[LaunchedStep] = deque()
         self._num_arrivals = 0
         self._num_steps = 0
-        self._depth = 0
-        self._depth_age = 0
 
     # --- the door
 
@@ -255,11 +253,8 @@ class Scheduler:
     # --- looking at it
 
     def load(self) -> LoadSnapshot:
-        """Return the load now. O(1): the depth of a large tree is measured anew only now and then."""
+        """Return the load now. O(1), because it is asked for after every step."""
         cache, counts, page_size = self._cache, self._cache.counts(), self._cache.page_size
-        self._depth_age += 1
-        if self._depth_age * 16 >= cache.num_nodes:
-            self._depth, self._depth_age = cache.max_depth(), 0
         return LoadSnapshot(
             num_running=len(self._running),
             num_waiting=len(self._queue),
@@ -272,10 +267,13 @@ class Scheduler:
             kv_free_tokens=counts.free * page_size,
             radix_nodes=cache.num_nodes,
             radix_locked_nodes=cache.num_locked_nodes,
-            radix_depth_max=self._depth,
+            radix_depth_max=cache.depth_mark,
         )
 
     def check_invariants(self) -> list[str]:
-        """Walk everything and name each fault; an empty list means healthy. O(capacity)."""
+        """Walk everything and name each fault; an empty list means healthy. O(capacity).
+
+        Measures the depth of the tree anew, see `PrefixCache.depth_mark`.
+        """
         launched = [step.sequences for step in self._in_flight]
         return find_faults(self._cache, self._running, self._queue, launched)

@@ -9,10 +9,14 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from typing import Any
 
-import llvmlite.binding
+import llvmlite.binding  # type: ignore[import-untyped]  # publishes no types
 import numba
+from numba import config as untyped_config
 
+config: Any = untyped_config
+"""numba sets its fields by name, which types cannot see."""
 THREADING_LAYERS = ("omp", "workqueue", "tbb")
 """OpenMP's region starts in 2 µs, workqueue's in 100 µs but needs no library; tbb may run two iterations of a
 region on one thread after the other, and costs milliseconds beside torch's own OpenMP pool."""
@@ -25,9 +29,14 @@ def use_cache(root: Path) -> Path:
     The folder is made where it can be; where not, numba compiles anew at every start.
     """
     folder = root / fingerprint(Path(__file__).parent)
-    numba.config.CACHE_DIR = str(folder)
-    numba.config.THREADING_LAYER_PRIORITY = list(THREADING_LAYERS)
+    config.CACHE_DIR = str(folder)
+    config.THREADING_LAYER_PRIORITY = list(THREADING_LAYERS)
     return folder
+
+
+def use_threads(num_threads: int) -> None:
+    """Let the calling thread's parallel kernels run on ``num_threads`` threads, or as many as there are."""
+    numba.set_num_threads(min(num_threads, config.NUMBA_NUM_THREADS))
 
 
 def fingerprint(sources: Path) -> str:

@@ -6,12 +6,12 @@ widened in registers and sums are float32.
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 import torch
 from numba import njit, prange
 
 from sapwood_engine.kernels.attention.cpu_vectors import DOT_HEADS, DOT_KEYS, dot_keys
+from sapwood_engine.kernels.compiled import use_threads
 from sapwood_engine.kernels.simd import SMALL_LANES, TAGS
 
 _BLOCK = 32
@@ -26,9 +26,11 @@ def multiply_rows(x: torch.Tensor, weight: torch.Tensor, *, num_threads: int) ->
     """
     num_rows, num_columns = x.shape
     assert num_columns % SMALL_LANES == 0, f"{num_columns} columns are not a multiple of {SMALL_LANES}"
-    assert x.is_contiguous() and weight.is_contiguous()
+    assert weight.shape[0] >= DOT_KEYS, f"{weight.shape[0]} outputs are fewer than {DOT_KEYS}"
+    assert x.is_contiguous()
+    assert weight.is_contiguous()
     out = torch.empty((num_rows, weight.shape[0]))
-    numba.set_num_threads(min(num_threads, numba.config.NUMBA_NUM_THREADS))
+    use_threads(num_threads)
     _multiply(
         TAGS[weight.dtype],
         x.data_ptr(),

@@ -136,7 +136,7 @@ def _draw(weights: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
 
     In two stages, stretches and then ids, for a running sum of float64 over a vocabulary takes half a millisecond.
     """
-    stretches = F.pad(weights, (0, -weights.shape[-1] % _STRETCH)).unflatten(-1, (-1, _STRETCH))
+    stretches = F.pad(weights, (0, -weights.shape[-1] % _STRETCH)).view(len(weights), -1, _STRETCH)
     sums = stretches.sum(dim=-1, dtype=torch.float64)
     stretch, within = _pass(sums, uniforms * sums.sum(dim=-1))
     chosen = stretches[torch.arange(len(weights)), stretch].double()

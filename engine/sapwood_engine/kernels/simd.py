@@ -11,11 +11,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from llvmlite import ir
+from llvmlite import ir  # type: ignore[import-untyped]  # publishes no types
 from numba import types
-from numba.core import cgutils
+from numba.core import cgutils as untyped_cgutils
 
 from sapwood_engine.kernels.cpu_features import detect_cpu_features
+
+cgutils: Any = untyped_cgutils
 
 LANES = 16 if detect_cpu_features().avx512 else 8
 """float32 lanes of the widest registers, and of two registers on 4-lane machines."""
@@ -34,8 +36,16 @@ FLOAT, HALF, I16, I32, I64 = ir.FloatType(), ir.HalfType(), ir.IntType(16), ir.I
 ELEMENT_BYTES = {types.float32: 4, types.uint16: 2, types.int16: 2}
 
 # 2 ** r on [-0.5, 0.5]: ln(2)^k / k!; the first term left out is 5e-9.
-_EXP2 = (1.525273380405984e-5, 1.540353039338161e-4, 1.333355814642844e-3, 9.618129107628477e-3)
-_EXP2 += (5.550410866482158e-2, 2.402265069591007e-1, 6.931471805599453e-1, 1.0)
+_EXP2 = (
+    1.525273380405984e-5,
+    1.540353039338161e-4,
+    1.333355814642844e-3,
+    9.618129107628477e-3,
+    5.550410866482158e-2,
+    2.402265069591007e-1,
+    6.931471805599453e-1,
+    1.0,
+)
 
 
 def const(value: int) -> ir.Constant:

@@ -61,7 +61,7 @@ def build_executor(config: EngineConfig, checkpoint: Checkpoint, *, kernel_cache
         num_threads=num_threads,
         cache_folder=kernel_cache,
     )
-    torch.set_num_threads(num_threads)
+    torch.set_num_threads(1)
     backend = attention.make()
     clock = _Clock()
 
@@ -136,7 +136,7 @@ def quicken(model: Decoder, features: CpuFeatures, *, compiled: bool, num_thread
     if not compiled or dtype == torch.float32:
         return model
     # Imported now and not above: the folder for compiled kernels had to be set first.
-    from sapwood_engine.kernels.products import multiply_rows
+    from sapwood_engine.kernels.products import multiply_rows  # noqa: PLC0415
 
     product = functools.partial(multiply_rows, num_threads=num_threads)
     return dataclasses.replace(model, head=dataclasses.replace(model.head, product=product))

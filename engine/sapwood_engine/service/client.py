@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from sapwood_contract.http import EngineState, LoadSnapshot
+from sapwood_engine.checkpoint.sampling_defaults import OPENAI_DEFAULTS, SamplingDefaults
 from sapwood_engine.core.ports import Capacity
 from sapwood_engine.core.request import Namespace, Request, RequestId
 from sapwood_engine.errors import (
@@ -96,6 +97,7 @@ class EngineClient:
         self.created = int(time.time())
         self.capacity: Capacity | None = None
         self.facts: dict[str, str] = {}
+        self.sampling_defaults = OPENAI_DEFAULTS
         self.load = LoadSnapshot()
         self.metrics = EngineMetrics(model_name)
         self._channel = channel
@@ -130,9 +132,12 @@ class EngineClient:
             raise Draining(retry_after_seconds=_RETRY_WHILE_LOADING_SECONDS)
         return self._tokenizer
 
-    def checkpoint_found(self, model_revision: str, tokenizer: Tokenizer) -> None:
+    def checkpoint_found(
+        self, model_revision: str, tokenizer: Tokenizer, sampling_defaults: SamplingDefaults = OPENAI_DEFAULTS
+    ) -> None:
         """Called once, when the checkpoint is found and its tokenizer loaded."""
         self._model_revision = model_revision
+        self.sampling_defaults = sampling_defaults
         self._tokenizer = tokenizer
         self._become_ready()
 
@@ -158,6 +163,8 @@ class EngineClient:
         """
         check_generation(generation, self._open_door())
         stream = _Stream(generation)
+        if generation.tokenize_seconds is not None:
+            self.metrics.phase("tokenize", generation.tokenize_seconds)
         choices = self._submit(stream)
         num_open = len(choices)
         begin = time.monotonic()

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import TextIO
 
+from sapwood_engine.checkpoint.sampling_defaults import SamplingDefaults
 from sapwood_engine.core.ports import Capacity
 from sapwood_engine.service.messages import Progress
 
@@ -54,6 +55,7 @@ def ready_card(
     admin_url: str,
     capacity: Capacity,
     facts: Mapping[str, str],
+    sampling: SamplingDefaults,
     seconds: float,
     chat: bool,
     needs_key: bool,
@@ -66,6 +68,7 @@ def ready_card(
         "model": model,
         "KV cache": f"{kv_tokens:,} tokens in pages of {capacity.page_size}",
         "context": f"{capacity.max_context_tokens:,} tokens",
+        "sampling": f"{sampling}, where a request does not say",
         **facts,
         "try": _example(model, api_url, chat=chat, needs_key=needs_key),
     }
@@ -75,14 +78,12 @@ def ready_card(
 
 def _example(model: str, api_url: str, *, chat: bool, needs_key: bool) -> str:
     key = " -H 'authorization: Bearer <key>'" if needs_key else ""
-    question = "What is the capital of France?"
-    body = (
-        {"model": model, "messages": [{"role": "user", "content": question}]}
+    asked = (
+        {"messages": [{"role": "user", "content": "What is the capital of France?"}]}
         if chat
-        else {
-            "model": model,
-            "prompt": "The capital of France is",
-        }
+        else {"prompt": "The capital of France is"}
     )
+    # Greedy: the first answer that a person sees should be the model's best.
+    body = {"model": model, "temperature": 0, **asked}
     path = "chat/completions" if chat else "completions"
     return f"curl {api_url}/v1/{path}{key} -H 'content-type: application/json' -d '{json.dumps(body)}'"

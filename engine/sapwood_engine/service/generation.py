@@ -37,6 +37,8 @@ class Generation:
     n: int = 1
     priority: int = 0
     routing_key: str | None = None
+    tokenize_seconds: float | None = None
+    """How long the caller took to make ``prompt_ids`` of a text; None where it was given ids."""
 
 
 TopToken = tuple[int, str, bytes, float]

@@ -98,7 +98,8 @@ class Lifecycle:
             checkpoint = await asyncio.wrap_future(start.checkpoint)
             worker = await asyncio.wrap_future(start.worker)
             attending = asyncio.create_task(attend(worker, self._channel, client))
-            client.checkpoint_found(checkpoint.revision, await asyncio.wrap_future(start.tokenizer))
+            sampling = await asyncio.wrap_future(start.sampling)
+            client.checkpoint_found(checkpoint.revision, await asyncio.wrap_future(start.tokenizer), sampling)
             await client.wait_until_ready()
             self._announce()
             exit_code: int | None = await attending
@@ -123,6 +124,7 @@ class Lifecycle:
                 admin_url=self._addresses.admin_url,
                 capacity=client.capacity,
                 facts=client.facts,
+                sampling=client.sampling_defaults,
                 seconds=seconds,
                 chat=client.tokenizer.has_chat_template,
                 needs_key=self._addresses.needs_key,

@@ -29,13 +29,13 @@ from sapwood_engine.service.messages import TokenBatch
 
 CachedShare = Literal["none", "part", "most"]
 Ending = Literal["stop", "length", "abort", "error"]
-Phase = Literal["queue", "prefill", "decode", "detokenize"]
+Phase = Literal["tokenize", "queue", "prefill", "decode", "detokenize"]
 
 _REACHED: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("sapwood_requests_total", "finish_reason"): ("stop", "length", "abort", "error"),
     ("sapwood_requests_waiting", "reason"): ("capacity",),
     ("sapwood_prompt_tokens_total", "source"): ("device", "compute", "recompute"),
-    ("sapwood_request_phase_seconds", "phase"): ("queue", "prefill", "decode", "detokenize"),
+    ("sapwood_request_phase_seconds", "phase"): ("tokenize", "queue", "prefill", "decode", "detokenize"),
     ("sapwood_step_seconds", "kind"): ("prefill", "decode", "mixed"),
     ("sapwood_batch_tokens", "kind"): ("prefill", "decode", "mixed"),
     ("sapwood_evicted_tokens_total", "reason"): ("capacity", "ttl", "flush", "admin"),
@@ -139,7 +139,7 @@ class EngineMetrics:
         self.phase("detokenize", times.detokenize_seconds)
 
     def phase(self, phase: Phase, seconds: float) -> None:
-        """Record the time that one request spent in a phase."""
+        """Record the time that one request spent in a phase; tokenizing is that of the call, whose choices share it."""
         self._histogram("sapwood_request_phase_seconds", phase).observe(seconds)
 
     def set_state(self, state: EngineState) -> None:

@@ -2,23 +2,29 @@
 GGUF.
 
 transformers does the reading, so that ids and rendered chats are its own, through parts of it that do not
-import torch: its `AutoTokenizer` does, and costs this process two seconds and 300 MB.
+import torch: its `AutoTokenizer` does, and costs this process two seconds and 300 MB. Where it does not read what a
+GGUF's ``tokenizer.ggml.pre`` says, that is done here, as llama.cpp's ``llama-vocab.cpp`` has it.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
+import tokenizers
 from jinja2 import TemplateError
+from tokenizers import pre_tokenizers
 from transformers import PreTrainedTokenizerFast
-from transformers.integrations.gguf.gguf_tokenizer_mapping import convert_gguf_tokenizer
+from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS, convert_gguf_tokenizer
 
 from sapwood_engine.checkpoint.gguf_file import read_metadata
 from sapwood_engine.checkpoint.source import Checkpoint
 from sapwood_engine.errors import CheckpointError, InvalidField
 from sapwood_engine.service.tokenizer import ChatTemplate, Tokenizer
+
+_log = logging.getLogger(__name__)
 
 _GGUF_SPECIAL_TOKENS = {
     "bos_token": "bos_token_id",
@@ -27,6 +33,13 @@ _GGUF_SPECIAL_TOKENS = {
     "pad_token": "padding_token_id",
 }
 _GGUF_END_TOKENS = ("eos_token_id", "eot_token_id", "eom_token_id")
+_DIGITS_APART = frozenset({"smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"})
+"""Values of ``pre`` that make every digit a piece of its own before GPT-2's split; transformers leaves that out."""
+_SPLIT_AS_GPT2 = frozenset({"default", "gpt-2", "phi-2", "mpt", "olmo", "jais"})
+"""Those that mean GPT-2's split and nothing else, which is what transformers does with a value it does not know.
+``default`` is said of vocabularies that the converter did not know: llama.cpp's split for it is a guess as well."""
+_WHOLE_TOKENS_FIRST = frozenset({"llama3", "llama-v3", "llama-bpe", "falcon3", "pixtral", "tekken"})
+"""Those where a piece that is a token needs no merges, and where BOS begins a text unless the file says otherwise."""
 
 
 def load_tokenizer(checkpoint: Checkpoint) -> Tokenizer:
@@ -81,16 +94,34 @@ def _from_gguf(path: Path) -> Tokenizer:
         raise CheckpointError(
             str(path), f"its tokenizer cannot be built: {error}", "Convert the model again."
         ) from error
+    pre = ggml.get("pre", "default")
+    if ggml.get("model") == "gpt2":
+        _apply_pre_tokenizer(backend, pre, path)
     named = {name: ggml["tokens"][ggml[key]] for name, key in _GGUF_SPECIAL_TOKENS.items() if key in ggml}
     reader = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]  # transformers leaves it untyped
         tokenizer_object=backend,
         chat_template=metadata.get("tokenizer.chat_template"),
         # llama.cpp begins a sentencepiece text with BOS unless the file says otherwise
-        add_bos_token=ggml.get("add_bos_token", ggml.get("model") == "llama"),
+        add_bos_token=ggml.get("add_bos_token", ggml.get("model") == "llama" or pre in _WHOLE_TOKENS_FIRST),
         add_eos_token=ggml.get("add_eos_token", False),
         **named,
     )
     return _tokenizer(reader, [ggml.get(key) for key in _GGUF_END_TOKENS])
+
+
+def _apply_pre_tokenizer(backend: tokenizers.Tokenizer, pre: str, path: Path) -> None:
+    """Give a byte-level vocabulary what ``pre`` means and transformers does not read."""
+    if pre in _DIGITS_APART:
+        digits = pre_tokenizers.Digits(individual_digits=True)
+        backend.pre_tokenizer = pre_tokenizers.Sequence([digits, backend.pre_tokenizer])
+    elif pre in _WHOLE_TOKENS_FIRST:
+        backend.model.ignore_merges = True
+    elif pre not in _SPLIT_AS_GPT2 and pre not in GGUF_PRE_TOKENIZER_SPLITS:
+        _log.warning(
+            "tokenizer.ggml.pre %r is not known here: text is split as for GPT-2, perhaps not as the model learnt it",
+            pre,
+            extra={"path": str(path)},
+        )
 
 
 def _tokenizer(reader: PreTrainedTokenizerFast, end_ids: list[int | None]) -> Tokenizer:

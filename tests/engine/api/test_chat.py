@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerBase
 
 from sapwood_engine.api.app import build_app
 from sapwood_engine.api.schemas import TAKEN_TEMPLATE_ARGUMENTS
+from sapwood_engine.checkpoint.sampling_defaults import SamplingDefaults
 from sapwood_engine.errors import InvalidField
 from sapwood_engine.service.generation import Generation
 
@@ -29,8 +30,8 @@ async def prompt_of(**fields: Any) -> str:
     return bytes(client.asked[0].prompt_ids).decode()
 
 
-async def generation_of(**fields: Any) -> Generation:
-    client = FakeClient()
+async def generation_of(client: FakeClient | None = None, **fields: Any) -> Generation:
+    client = client or FakeClient()
     await ask(client, **fields)
     return client.asked[0]
 
@@ -202,6 +203,28 @@ async def test_what_is_not_given_or_null_has_openais_defaults() -> None:
         assert asked.sampling.num_logprobs is None
         assert (asked.stop_strings, asked.seed) == ((), None)
         assert asked.stop.stop_token_ids == {END_ID}
+
+
+RECOMMENDED = SamplingDefaults(temperature=0.2, top_p=0.9, top_k=20, min_p=0.05, repetition_penalty=1.05)
+
+
+@pytest.mark.parametrize(
+    "absent", [{}, dict.fromkeys(("temperature", "top_p", "top_k", "min_p", "repetition_penalty"))]
+)
+async def test_what_is_not_given_or_null_is_as_the_checkpoint_recommends(absent: dict[str, None]) -> None:
+    sampling = (await generation_of(FakeClient(sampling_defaults=RECOMMENDED), **absent)).sampling
+    assert (sampling.temperature, sampling.top_p, sampling.top_k, sampling.min_p) == (0.2, 0.9, 20, 0.05)
+    assert sampling.repetition_penalty == 1.05
+    assert (sampling.presence_penalty, sampling.frequency_penalty) == (0.0, 0.0)
+
+
+async def test_what_is_given_wins_over_the_checkpoint_also_where_it_is_0_or_openais_default() -> None:
+    given = {"temperature": 0, "top_p": 1, "top_k": 0, "min_p": 0, "repetition_penalty": 1}
+    sampling = (await generation_of(FakeClient(sampling_defaults=RECOMMENDED), **given)).sampling
+    assert (sampling.temperature, sampling.top_p, sampling.top_k, sampling.min_p) == (0.0, 1.0, 0, 0.0)
+    assert sampling.repetition_penalty == 1.0
+    sampling = (await generation_of(FakeClient(sampling_defaults=RECOMMENDED), temperature=1.5)).sampling
+    assert (sampling.temperature, sampling.top_p) == (1.5, 0.9)
 
 
 async def test_an_empty_stop_list_means_no_stop() -> None:

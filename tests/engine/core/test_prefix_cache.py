@@ -170,6 +170,38 @@ def test_an_eviction_is_told_once_with_its_tokens_and_reason() -> None:
     assert cache.take_evicted() == []
 
 
+def test_the_depth_is_that_of_the_longest_path_taken_until_a_check_measures_it() -> None:
+    cache = PrefixCache(num_pages=64, page_size=2)
+    assert cache.depth_mark == 0
+    for depth in range(1, 6):  # each goes on where the one before ended
+        serve(cache, range(2 * depth))
+        assert cache.depth_mark == depth
+    serve(cache, range(11))  # the last of these is a tail
+    assert cache.depth_mark == 6
+    for other in range(20):
+        serve(cache, [100 + other, 0])
+    cache.evict(4)
+    assert cached(cache, range(11)) == 4
+    assert cache.depth_mark == 6
+    assert cache.check_invariants([]) == []
+    assert cache.depth_mark == 2
+    match(cache, [0, 1])
+    assert cache.depth_mark == 2
+    cache.flush()
+    assert cache.depth_mark == 0
+
+
+def test_a_match_that_splits_an_edge_makes_the_path_longer() -> None:
+    cache = PrefixCache(num_pages=64, page_size=2)
+    serve(cache, range(8))
+    serve(cache, [*range(6), 0])
+    assert cache.depth_mark == 2
+    match(cache, [0, 1])
+    assert cache.depth_mark == 2
+    match(cache, range(6))
+    assert cache.depth_mark == 3
+
+
 def test_a_snapshot_lists_parents_before_children_within_its_bound() -> None:
     cache = PrefixCache(num_pages=32, page_size=2)
     for last in range(6):
@@ -188,7 +220,6 @@ def test_a_snapshot_lists_parents_before_children_within_its_bound() -> None:
     assert [node["token_ids"] for node in first["nodes"]] == [[1, 2, 3, 4], *([n, n] for n in range(6))]
     assert [node["parent"] for node in first["nodes"]] == [None, 0, 0, 0, 0, 0, 0]
     assert [node["num_tokens"] for node in second["nodes"]] == [2]
-    assert cache.max_depth() == 2
     part = cache.snapshot(max_nodes=3)
     assert part["truncated"]
     assert [len(space["nodes"]) for space in part["namespaces"]] == [3]

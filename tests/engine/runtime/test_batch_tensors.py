@@ -34,7 +34,9 @@ def test_tensors_say_what_the_columns_say(case: tuple[StepPlan, dict[int, list[i
     tensors = BatchTensors(LIMITS)
     tensors.update_pages([PageUpdate(seat, 0, tuple(pages)) for seat, pages in tables.items()])
     built = tensors.build(step, np.zeros(6, np.int64))
-    positions, slots, ends = [], [], []
+    positions: list[int] = []
+    slots: list[int] = []
+    ends: list[int] = []
     for seat, start, length in zip(step.seats, step.starts, step.lengths, strict=True):
         positions += range(start, start + length)
         slots += [tables[seat][p // 4] * 4 + p % 4 for p in range(start, start + length)]

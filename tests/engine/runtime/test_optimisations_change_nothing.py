@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import pytest
@@ -52,13 +51,13 @@ def requests() -> list[Request]:
     """Prompts that share beginnings, repeat, diverge inside a page; greedy, drawn and penalised."""
     system = tuple((7 * i + 3) % 197 for i in range(37))
     prompts = [
-        system + (5, 6, 7),
-        system + (5, 6, 7),
-        system[:18] + (150,),
-        system + (5, 9),
+        (*system, 5, 6, 7),
+        (*system, 5, 6, 7),
+        (*system[:18], 150),
+        (*system, 5, 9),
         tuple(range(100, 160)),
         (42,),
-        system + (5, 6, 7),
+        (*system, 5, 6, 7),
         system[:36],
     ]
     samplings = [

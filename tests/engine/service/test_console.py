@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 
+from sapwood_engine.checkpoint.sampling_defaults import OPENAI_DEFAULTS, SamplingDefaults
 from sapwood_engine.core.ports import Capacity
 from sapwood_engine.service.console import Console, ready_card
 from sapwood_engine.service.messages import Progress
@@ -16,12 +17,13 @@ class Terminal(io.StringIO):
         return True
 
 
-def card(*, chat: bool = True, needs_key: bool = False) -> str:
+def card(*, sampling: SamplingDefaults = OPENAI_DEFAULTS, chat: bool = True, needs_key: bool = False) -> str:
     return ready_card(
         model="m",
         api_url="http://127.0.0.1:8000",
         admin_url="http://127.0.0.1:8001",
         capacity=CAPACITY,
+        sampling=sampling,
         facts={"instruction set": "AVX-512, because the processor has it"},
         seconds=2.34,
         chat=chat,
@@ -62,6 +64,15 @@ def test_the_ready_card_tells_what_is_served_where_and_how_to_try_it() -> None:
     assert "Bearer" not in text
 
 
+def test_the_ready_card_tells_how_it_samples_where_a_request_does_not_say() -> None:
+    assert "temperature 1, top_p 1, where a request does not say" in card()
+    assert "temperature 0.2, top_p 0.9, top_k 20, where" in card(
+        sampling=SamplingDefaults(temperature=0.2, top_p=0.9, top_k=20)
+    )
+
+
 def test_the_example_fits_the_model_and_says_where_a_key_goes() -> None:
     assert "/v1/completions" in card(chat=False)
+    assert '"prompt": "The capital' in card(chat=False)
+    assert '"messages": [' in card()
     assert "Bearer <key>" in card(needs_key=True)

@@ -238,6 +238,7 @@ def test_progress_and_the_ready_card_are_plain_lines_without_a_terminal() -> Non
     assert "\x1b" not in text
     for part in ("fake", "65,536 tokens", running.url, running.admin_url, "curl", "/v1/completions"):
         assert part in text
+    assert "temperature 1, top_p 1" in text
 
 
 def test_disconnected_clients_free_their_seats_for_the_next() -> None:

@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import logging
 import subprocess
 import sys
+import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -62,11 +64,22 @@ def folder_checkpoint(path: Path) -> Checkpoint:
     return Checkpoint("safetensors", "tiny", "revision", path, ())
 
 
+def around_digits(text: str) -> list[str]:
+    """``text`` cut before and behind every numeral of Unicode."""
+    pieces = [""]
+    for char in text:
+        if unicodedata.category(char).startswith("N"):
+            pieces += [char, ""]
+        else:
+            pieces[-1] += char
+    return pieces
+
+
 def write_gguf(path: Path, *, model: str, add_bos: bool | None, pre: str = "default") -> Checkpoint:
     """A GGUF that holds nothing but a small tokenizer."""
     space = "\N{LOWER ONE EIGHTH BLOCK}" if model == "llama" else "\N{LATIN CAPITAL LETTER G WITH DOT ABOVE}"
     letters = [chr(code) for code in range(0x21, 0x7F)]
-    tokens = ["<unk>", "<s>", "</s>", space, *letters, "he", "ll", "hell", "hello", space + "hello"]
+    tokens = ["<unk>", "<s>", "</s>", space, *letters, "he", "ll", "hell", "hello", space + "hello", "unmerged"]
     kinds = [2, 3, 3, *[1] * (len(tokens) - 3)]
     if model == "llama":
         tokens += [f"<0x{byte:02X}>" for byte in range(256)]
@@ -121,9 +134,60 @@ def builtin_reference(builtin: Checkpoint) -> Any:
 def test_the_builtin_model_is_read_as_transformers_reads_it(
     builtin: Checkpoint, builtin_reference: Any, tmp_path: Path
 ) -> None:
-    assert_same(builtin, builtin_reference, TEXTS)
+    assert_same(builtin, builtin_reference, [text for text in TEXTS if around_digits(text) == [text]])
     builtin_reference.save_pretrained(tmp_path)
     assert_same(folder_checkpoint(tmp_path), builtin_reference, TEXTS)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["in 1990", "a  12 b", "    7\n\n  8", "3.14 and 1,000", "x2y", "v2\u00bd \u0661\u0662", "12345 67"],
+)
+def test_every_digit_of_smollm2_is_a_piece_of_its_own(text: str, builtin: Checkpoint, builtin_reference: Any) -> None:
+    tokenizer = load_tokenizer(builtin)
+    ids = tokenizer.encode(text, add_special_tokens=False)
+    pieces = [builtin_reference.encode(piece, add_special_tokens=False) for piece in around_digits(text)]
+    assert ids == [token_id for piece in pieces for token_id in piece]
+    assert tokenizer.decode(ids) == text
+
+
+def test_spaces_before_a_digit_of_smollm2_stay_together(builtin: Checkpoint) -> None:
+    tokenizer = load_tokenizer(builtin)
+    ids = tokenizer.encode("a   1", add_special_tokens=False)
+    assert [tokenizer.token_bytes(token_id) for token_id in ids] == [b"a", b"   ", b"1"]
+
+
+@pytest.mark.parametrize("pre", ["default", "gpt-2", "llama-bpe", "qwen2", "tekken"])
+def test_a_split_that_transformers_reads_is_its_own(pre: str, tmp_path: Path) -> None:
+    path = tmp_path / "tiny.gguf"
+    checkpoint = write_gguf(path, model="gpt2", add_bos=False, pre=pre)
+    assert_same(checkpoint, reference(path), ["hello   123 hello'S", "12345", "!?\n\n hello", "HELLO hello"])
+
+
+@pytest.mark.parametrize(("pre", "add_bos", "begins"), [("llama-bpe", None, True), ("llama-bpe", False, False)])
+def test_a_llama_3_vocabulary_takes_whole_tokens_first_and_begins_with_bos(
+    pre: str, add_bos: bool | None, begins: bool, tmp_path: Path
+) -> None:
+    tokenizer = load_tokenizer(write_gguf(tmp_path / "tiny.gguf", model="gpt2", add_bos=add_bos, pre=pre))
+    ids = tokenizer.encode("unmerged", add_special_tokens=True)
+    texts = [tokenizer.token_bytes(token_id) for token_id in ids]
+    assert texts == ([b"<s>"] if begins else []) + [b"unmerged"]
+
+
+def test_without_that_a_token_that_no_merges_lead_to_is_not_used(tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(write_gguf(tmp_path / "tiny.gguf", model="gpt2", add_bos=None))
+    assert len(tokenizer.encode("unmerged", add_special_tokens=True)) == len("unmerged")
+
+
+def test_a_split_that_nobody_knows_is_warned_of_by_its_name(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "tiny.gguf"
+    with caplog.at_level(logging.WARNING):
+        load_tokenizer(write_gguf(path, model="gpt2", add_bos=False, pre="qwen2"))
+        load_tokenizer(write_gguf(path, model="gpt2", add_bos=False, pre="smollm"))
+        assert not caplog.records
+        checkpoint = write_gguf(path, model="gpt2", add_bos=False, pre="of-next-year")
+        assert_same(checkpoint, reference(path), ["hello   123 hello"])
+    assert "'of-next-year'" in caplog.text
 
 
 @pytest.mark.parametrize("add_bos", [True, False, None])

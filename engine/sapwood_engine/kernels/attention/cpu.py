@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 import torch
 
 from sapwood_engine.kernels.attention import cpu_kernels as kernels
 from sapwood_engine.kernels.attention.base import AttentionMetadata
+from sapwood_engine.kernels.compiled import use_threads
 from sapwood_engine.kernels.simd import SMALL_LANES, TAGS
 
 
@@ -91,8 +91,7 @@ class CpuAttention:
     def _divide(self, group: int, num_kv_heads: int) -> None:
         metadata = self._metadata
         assert metadata is not None, "run before plan"
-        # A setting of the calling thread, so it is made where the kernels are called.
-        numba.set_num_threads(min(self._num_threads, numba.config.NUMBA_NUM_THREADS))
+        use_threads(self._num_threads)
         qo_indptr = metadata.qo_indptr.numpy()
         most = int(qo_indptr[-1])
         if len(self._items) < most:

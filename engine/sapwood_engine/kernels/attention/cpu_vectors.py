@@ -1,4 +1,3 @@
-# ruff: noqa: ARG001  (an intrinsic's arguments are types; their values reach the code generator)
 """The vector loops of the CPU attention kernels, as numba intrinsics over addresses.
 
 Addresses and strides are int64 bytes. ``tag`` is an array whose dtype names the element type (see `kernels.simd`); its
@@ -7,16 +6,19 @@ content is not looked at. ``rows`` is the address of int64 byte offsets, one a k
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from llvmlite import ir
+from llvmlite import ir  # type: ignore[import-untyped]  # publishes no types
 from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
+from numba.extending import intrinsic as untyped_intrinsic
 
 from sapwood_engine.kernels import simd
-from sapwood_engine.kernels.simd import I64, LANES, SMALL_LANES, const
+from sapwood_engine.kernels.simd import I64, LANES, SMALL_LANES, cgutils, const
+
+intrinsic: Any = untyped_intrinsic
+"""Its result is called without the first argument, which types cannot say."""
 
 TILE_WIDE = 4 if simd.NUM_REGISTERS == 32 else 2
 """Vectors across the widest tile of a product; 6 rows of it are 24 or 12 accumulators, the rest is for operands."""
@@ -34,7 +36,7 @@ def _offset(builder: Any, address: Any, index: Any, stride: Any) -> Any:
     return builder.add(address, builder.mul(index, stride))
 
 
-def _cases(builder: Any, value: Any, emitters: list[Callable[[], None]]) -> None:
+def _cases(builder: Any, value: Any, emitters: Sequence[Callable[[], None]]) -> None:
     """Run the emitter numbered ``value``; other values do nothing."""
     end = builder.append_basic_block("end")
     switch = builder.switch(value, end)
@@ -85,7 +87,7 @@ def multiply_tile(  # type: ignore[no-untyped-def]
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         _, shape, *rest = arguments
-        _cases(builder, shape, [lambda tile=tile: emit(builder, rest, *tile) for tile in _TILES])
+        _cases(builder, shape, [functools.partial(emit, builder, rest, *tile) for tile in _TILES])
         return context.get_dummy_value()
 
     return types.void(tag, *[_INT] * 9), generate
@@ -128,7 +130,7 @@ def dot_keys(typing_context, tag, num_heads, scores, scores_stride, q, q_stride,
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         _, num_heads, *rest = arguments
-        cases = [lambda n=n: emit(builder, rest, n) for n in range(1, DOT_HEADS + 1)]
+        cases = [functools.partial(emit, builder, rest, n) for n in range(1, DOT_HEADS + 1)]
         _cases(builder, builder.sub(num_heads, const(1)), cases)
         return context.get_dummy_value()
 

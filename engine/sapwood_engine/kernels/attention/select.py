@@ -39,10 +39,11 @@ def select(
     """
 
     def make_cpu() -> AttentionBackend:
-        from sapwood_engine.kernels import compiled
+        # numba takes two seconds to import, and looks at its settings when the kernels are imported.
+        from sapwood_engine.kernels import compiled  # noqa: PLC0415
 
         compiled.use_cache(cache_folder)
-        from sapwood_engine.kernels.attention.cpu import CpuAttention
+        from sapwood_engine.kernels.attention.cpu import CpuAttention  # noqa: PLC0415
 
         return CpuAttention(num_threads)
 
