@@ -161,6 +161,10 @@ def worker(argv: Sequence[str]) -> int:
         marks.append(time.monotonic())
         # Said now, because it is the longest silence of a start.
         report("load", "importing torch")
+        from sapwood_engine.runtime.threads import SPIN_ENVIRONMENT
+
+        for name, value in SPIN_ENVIRONMENT.items():
+            os.environ.setdefault(name, value)
         from sapwood_engine.runtime.start import build_executor
 
         marks.append(time.monotonic())

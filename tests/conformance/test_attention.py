@@ -15,7 +15,7 @@ from sapwood_engine.kernels.attention.reference import ReferenceAttention
 from sapwood_engine.kernels.attention.select import select
 from sapwood_engine.kernels.cpu_features import detect_cpu_features
 
-BACKENDS = ("reference", "cpu")
+BACKENDS = ("reference", "cpu", "cpu in parts")
 _TOLERANCES = {torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 8e-3}
 """Relative and absolute: the rounding of the output, or of float32 sums in another order."""
 
@@ -24,13 +24,19 @@ _TOLERANCES = {torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 8e-3}
 def backend(request: pytest.FixtureRequest, pytestconfig: pytest.Config) -> AttentionBackend:
     assert pytestconfig.cache is not None
     choice = select(
-        request.param,
+        "reference" if request.param == "reference" else "cpu",
         detect_cpu_features(),
         head_dim=64,
-        num_threads=3,  # more than the work of the smallest cases, so that sequences are split
+        num_threads=3,
         cache_folder=pytestconfig.cache.mkdir("kernels"),
     )
-    return choice.make()
+    made = choice.make()
+    if request.param != "cpu in parts":
+        return made
+    from sapwood_engine.kernels.attention.cpu import CpuAttention  # noqa: PLC0415
+
+    # However little there is, all threads share it: so sequences are split.
+    return CpuAttention(5, least_cost=1)
 
 
 def check(backend: AttentionBackend, case: PagedCase) -> None:

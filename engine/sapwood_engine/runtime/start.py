@@ -47,7 +47,7 @@ class Started:
 def build_executor(config: EngineConfig, checkpoint: Checkpoint, *, kernel_cache: Path, progress: Progress) -> Started:
     """Load ``checkpoint``, make the KV pool, compile and run a first step.
 
-    ``kernel_cache`` is the folder for compiled kernels. Sets torch's thread count for the process. Raises
+    ``kernel_cache`` is the folder for compiled kernels. Leaves the calling thread with one torch thread. Raises
     `ConfigError` and `CheckpointError`.
     """
     features = detect_cpu_features()
@@ -61,6 +61,8 @@ def build_executor(config: EngineConfig, checkpoint: Checkpoint, *, kernel_cache
         num_threads=num_threads,
         cache_folder=kernel_cache,
     )
+    # This thread computes nothing once loading is done; threads of its own would only be counted by OpenMP, which
+    # puts threads to sleep sooner where there are more than processors. The executor's thread sets its own number.
     torch.set_num_threads(1)
     backend = attention.make()
     clock = _Clock()

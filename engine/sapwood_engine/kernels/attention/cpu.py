@@ -18,13 +18,18 @@ class CpuAttention:
 
     name = "cpu"
 
-    def __init__(self, num_threads: int) -> None:
-        """``num_threads``: how many of numba's threads share the work of a layer."""
+    def __init__(self, num_threads: int, *, least_cost: int = kernels.LEAST_COST) -> None:
+        """``num_threads``: the most of numba's threads that share the work of a layer.
+
+        ``least_cost``: of a thread's share, in the unit of an item's cost; with less work fewer threads share it.
+        """
         self._num_threads = num_threads
+        self._least_cost = least_cost
         self._metadata: AttentionMetadata | None = None
         self._kv_indices = np.empty(0, np.int32)
         self._items = np.empty((0, kernels.ITEM_FIELDS), np.int64)
-        self._shares = np.zeros((num_threads + 1, 2), np.int64)
+        self._all_shares = np.zeros((num_threads + 1, 2), np.int64)
+        self._shares = self._all_shares
         self._divided_for = (0, 0)
         self._scratch_for = (0, 0)
         self._scratch: Any = None
@@ -91,7 +96,6 @@ class CpuAttention:
     def _divide(self, group: int, num_kv_heads: int) -> None:
         metadata = self._metadata
         assert metadata is not None, "run before plan"
-        use_threads(self._num_threads)
         qo_indptr = metadata.qo_indptr.numpy()
         most = int(qo_indptr[-1])
         if len(self._items) < most:
@@ -104,7 +108,9 @@ class CpuAttention:
             group,
             self._items,
         )
-        kernels.divide(self._items, num_items, num_kv_heads, self._num_threads, self._shares)
+        num_shares = kernels.divide(self._items, num_items, num_kv_heads, self._least_cost, self._all_shares)
+        self._shares = self._all_shares[: num_shares + 1]
+        use_threads(num_shares)
         self._divided_for = (group, num_kv_heads)
 
     def _make_scratch(self, group: int, dim: int) -> None:

@@ -52,6 +52,9 @@ FIRST_TOKEN, NUM_TOKENS, FIRST_PAGE, POSITION, NUM_BLOCKS, COST = range(ITEM_FIE
 """Columns of an item: first token, number of tokens, index of the sequence's first page in ``kv_indices``, position of
 the first token, number of key blocks, cost of a block."""
 
+LEAST_COST = 200
+"""Of a share; about 40 µs."""
+
 UNIT, FIRST_BLOCK = range(2)
 """Columns of ``shares`` [num_threads + 1]: item * num_kv_heads + head, and the block in it, where a share begins."""
 
@@ -128,11 +131,15 @@ def list_items(qo_indptr, kv_indptr, kv_last_page_len, page_size, group, items):
 
 
 @njit(**_OPTIONS)
-def divide(items, num_items, num_heads, num_threads, shares):  # type: ignore[no-untyped-def]
-    """Fill ``shares`` int64 [num_threads + 1, 2] so that every thread's blocks cost about the same."""
+def divide(items, num_items, num_heads, least_cost, shares):  # type: ignore[no-untyped-def]
+    """Fill ``n + 1`` rows of ``shares`` so that the blocks of ``n`` threads cost about the same; return ``n``.
+
+    A thread more comes in only where each gets ``least_cost``: waking one takes longer than a small share.
+    """
     total = 0
     for i in range(num_items):
         total += items[i, NUM_BLOCKS] * items[i, COST] * num_heads
+    num_threads = max(1, min(shares.shape[0] - 1, total // least_cost))
     t, before = 0, 0
     for i in range(num_items):
         cost = items[i, NUM_BLOCKS] * items[i, COST]
@@ -146,6 +153,7 @@ def divide(items, num_items, num_heads, num_threads, shares):  # type: ignore[no
     for rest in range(t, num_threads + 1):
         shares[rest, UNIT] = num_items * num_heads
         shares[rest, FIRST_BLOCK] = 0
+    return num_threads
 
 
 @njit(**_INNER)
@@ -381,9 +389,8 @@ def attend_share(q_tag, kv_tag, q, k, v, out, sizes, kv_indices, items, shares, 
 
 
 @njit(**_INNER)
-def join_parts(q_tag, out, sizes, items, scratch, parts):  # type: ignore[no-untyped-def]
-    """Write the items that were split; parts of one item lie in neighbouring used slots."""
-    num_slots = parts.rows.shape[0]
+def join_parts(q_tag, out, sizes, items, num_slots, scratch, parts):  # type: ignore[no-untyped-def]
+    """Write the items that were split; parts of one item lie in neighbouring used ones of ``num_slots`` slots."""
     slot = 0
     while slot < num_slots:
         unit = parts.rows[slot, 0]
@@ -410,4 +417,4 @@ def attend(q_tag, kv_tag, q, k, v, out, sizes, kv_indices, items, shares, scratc
     num_threads = shares.shape[0] - 1
     for t in prange(num_threads):
         attend_share(q_tag, kv_tag, q, k, v, out, sizes, kv_indices, items, shares, t, of_thread(scratch, t), parts)
-    join_parts(q_tag, out, sizes, items, of_thread(scratch, 0), parts)
+    join_parts(q_tag, out, sizes, items, 2 * num_threads, of_thread(scratch, 0), parts)
