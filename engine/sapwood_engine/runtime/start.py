@@ -102,6 +102,9 @@ def build_executor(config: EngineConfig, checkpoint: Checkpoint, *, kernel_cache
     executor = TorchExecutor(capacity, runner.run, num_threads=num_threads, release=pool.release)
     warm_up(executor)
     clock.lap("kernels")
+    progress("warm", "running a first step", None)
+    warm_up(executor)
+    clock.lap("warm")
 
     facts = {
         "arithmetic": f"{_name(arithmetic.dtype)} ({arithmetic.reason})",
@@ -159,7 +162,8 @@ def make_pool(spec: ModelSpec, memory: MemoryPlan, dtype: torch.dtype) -> KvPool
 def warm_up(executor: Executor) -> None:
     """Run a short prompt and a decode step on the executor's own thread.
 
-    Compiles kernels, makes the thread pools and fills oneDNN's caches, so that the first request waits for none of it.
+    The first time compiles kernels, makes the thread pools and fills oneDNN's caches, so that no request waits for
+    it; the second time shows how long a step takes from then on.
     """
     capacity = executor.capacity
     length = min(32, capacity.max_step_tokens, capacity.max_context_tokens - 1)

@@ -68,8 +68,8 @@ def test_a_started_executor_generates_what_transformers_does(
     started = start(folder, phases, kernels, dtype="float32", attention_backend=backend)
     theirs = tiny_model("llama").generate(torch.tensor([PROMPT]), max_new_tokens=8, do_sample=False, eos_token_id=None)
     assert generate(started, 8) == theirs[0, len(PROMPT) :].tolist()
-    assert list(dict.fromkeys(phases)) == ["weights", "kernels"]
-    assert set(started.seconds) == {"weights", "kernels"}
+    assert list(dict.fromkeys(phases)) == ["weights", "kernels", "warm"]
+    assert set(started.seconds) == {"weights", "kernels", "warm"}
     assert started.facts["attention"] == f"{backend} (as requested)"
     assert "float32" in started.facts["arithmetic"]
     assert "256 tokens" in started.facts["KV cache"]
