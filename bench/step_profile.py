@@ -1,7 +1,8 @@
 """Where a step's time goes: steps of the builtin model under torch's profiler. One JSON object a line.
 
-``.venv/bin/python bench/step_profile.py``. For decode of 1 and of 16 sequences and for a chunk of prefill: the step's
-median without the profiler, then each operator's share of the time the profiler saw. Run it alone.
+``GOMP_SPINCOUNT=4000 .venv/bin/python bench/step_profile.py``, as the engine sets it. For decode of 1 and of 16
+sequences and for a chunk of prefill: the step's median without the profiler, then each operator's share of the time
+the profiler saw. Run it alone.
 """
 
 from __future__ import annotations
@@ -80,7 +81,9 @@ def report(name: str, executor: Executor, make: Callable[[], StepPlan]) -> None:
     """Print the step's median and the shares of its operators."""
     median = statistics.median(run(executor, make()) for _ in range(_STEPS))
     print(json.dumps({"step": name, "median_ms": round(1e3 * median, 2)}))
-    with profile(activities=[ProfilerActivity.CPU]) as seen:
+    # The steps run on the executor's own thread, which the profiler leaves out unless told.
+    every_thread = torch._C._profiler._ExperimentalConfig(profile_all_threads=True)
+    with profile(activities=[ProfilerActivity.CPU], experimental_config=every_thread) as seen:
         for _ in range(_STEPS):
             run(executor, make())
     events = sorted(seen.key_averages(), key=lambda event: -event.self_cpu_time_total)

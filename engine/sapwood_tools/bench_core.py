@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
+import tempfile
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 
 from sapwood_tools import bench_core_cache, bench_core_scheduler
+from sapwood_tools.bench.cpu_use import available_cores
+from sapwood_tools.bench.peers import our_command
+from sapwood_tools.bench.servers import running
 from sapwood_tools.bench_figures import Figure
 
-BENCHES: tuple[Callable[[], Iterable[Figure]], ...] = (
+BENCHES: tuple[Callable[..., Iterable[Figure]], ...] = (
     bench_core_cache.match_131072_page16,
     bench_core_cache.walk_per_page,
     bench_core_cache.evict_page_1000000,
@@ -16,7 +22,7 @@ BENCHES: tuple[Callable[[], Iterable[Figure]], ...] = (
     bench_core_scheduler.no_sharing_loss,
 )
 
-WORST_CASES: tuple[Callable[[], Iterable[Figure]], ...] = (bench_core_cache.evict_leaf_1000000,)
+WORST_CASES: tuple[Callable[..., Iterable[Figure]], ...] = (bench_core_cache.evict_leaf_1000000,)
 """Shapes that no workload has, slow to set up; shown on demand."""
 
 
@@ -25,14 +31,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m sapwood_tools.bench_core", description=__doc__)
     parser.add_argument("names", nargs="*", help="benchmarks to run; default: all but the worst cases")
     parser.add_argument("--worst-cases", action="store_true", help="run the worst cases too")
-    real = parser.add_mutually_exclusive_group()
-    real.add_argument(
-        "--request-ms",
-        type=float,
-        default=bench_core_scheduler.REQUEST_SECONDS * 1e3,
-        help="no_sharing_loss: what a prompt of 512 tokens takes on a real engine (default: %(default)s)",
+    parser.add_argument(
+        "--address",
+        help="no_sharing_loss: the OpenAI server, http://HOST:PORT, whose requests it is compared with; "
+        "default: an engine of our own, started for it",
     )
-    real.add_argument("--address", help="no_sharing_loss: measure that on the OpenAI server at http://HOST:PORT")
     options = parser.parse_args(arguments)
     known = {bench.__name__: bench for bench in (*BENCHES, *WORST_CASES)}
     for name in options.names:
@@ -49,10 +52,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _no_sharing_loss(options: argparse.Namespace) -> Iterable[Figure]:
-    seconds = options.request_ms / 1e3
     if options.address:
         seconds = bench_core_scheduler.measure_request_seconds(options.address)
+    else:
+        seconds = asyncio.run(_request_seconds_of_our_engine())
     return bench_core_scheduler.no_sharing_loss(seconds)
+
+
+async def _request_seconds_of_our_engine() -> float:
+    command = our_command("builtin:smollm2-135m", num_threads=available_cores(), options=())
+    with tempfile.TemporaryDirectory() as logs:
+        async with running(command, Path(logs)) as server:
+            return await asyncio.to_thread(bench_core_scheduler.measure_request_seconds, server.url)
 
 
 if __name__ == "__main__":

@@ -22,11 +22,6 @@ _PAGE_SIZE = 16
 _VOCAB_SIZE = 32_000
 _PROMPT_TOKENS = 512
 
-REQUEST_SECONDS = 0.5
-"""What `no_sharing_loss` takes a request for where no engine is measured: one prompt of 512 tokens. A 135M
-model on two CPU cores needs 0.8 to 0.9 s (docs/performance.md), so the loss is overstated rather than
-understated there."""
-
 
 def plan_commit_64_running() -> Iterable[Figure]:
     """Plan and commit of a step in which 64 requests decode, one step ahead; baseline: a bare loop over 64
@@ -69,9 +64,9 @@ def plan_commit_64_running() -> Iterable[Figure]:
     yield measured("plan_commit_64_running", "us", value * 1e6, baseline * 1e6)
 
 
-def no_sharing_loss(request_seconds: float = REQUEST_SECONDS) -> Iterable[Figure]:
-    """What the prefix cache adds to a request that shares nothing; baseline: the whole request on a real
-    engine.
+def no_sharing_loss(request_seconds: float) -> Iterable[Figure]:
+    """What the prefix cache adds to a request that shares nothing; baseline: ``request_seconds``, the whole request
+    on a real engine, as `measure_request_seconds` measures it.
 
     Prompts of 512 random tokens, one output token each, run through scheduler and cache with an executor that
     answers at once, the cache on and off by turns; the pool holds a quarter of a round, so that the cache

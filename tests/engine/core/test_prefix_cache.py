@@ -202,38 +202,6 @@ def test_a_match_that_splits_an_edge_makes_the_path_longer() -> None:
     assert cache.depth_mark == 3
 
 
-def test_the_depth_is_that_of_the_longest_path_taken_until_a_check_measures_it() -> None:
-    cache = PrefixCache(num_pages=64, page_size=2)
-    assert cache.depth_mark == 0
-    for depth in range(1, 6):  # each goes on where the one before ended
-        serve(cache, range(2 * depth))
-        assert cache.depth_mark == depth
-    serve(cache, range(11))  # the last of these is a tail
-    assert cache.depth_mark == 6
-    for other in range(20):
-        serve(cache, [100 + other, 0])
-    cache.evict(4)
-    assert cached(cache, range(11)) == 4
-    assert cache.depth_mark == 6
-    assert cache.check_invariants([]) == []
-    assert cache.depth_mark == 2
-    match(cache, [0, 1])
-    assert cache.depth_mark == 2
-    cache.flush()
-    assert cache.depth_mark == 0
-
-
-def test_a_match_that_splits_an_edge_makes_the_path_longer() -> None:
-    cache = PrefixCache(num_pages=64, page_size=2)
-    serve(cache, range(8))
-    serve(cache, [*range(6), 0])
-    assert cache.depth_mark == 2
-    match(cache, [0, 1])
-    assert cache.depth_mark == 2
-    match(cache, range(6))
-    assert cache.depth_mark == 3
-
-
 def test_a_snapshot_lists_parents_before_children_within_its_bound() -> None:
     cache = PrefixCache(num_pages=32, page_size=2)
     for last in range(6):

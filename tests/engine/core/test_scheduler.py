@@ -428,20 +428,6 @@ def test_the_load_tells_the_depth_of_the_tree_without_walking_it() -> None:
     assert engine.scheduler.load().radix_depth_max < depth
 
 
-def test_the_load_tells_the_depth_of_the_tree_without_walking_it() -> None:
-    engine = Engine(capacity=capacity_for_tests(num_pages=64, page_size=4))
-    ids = prompt(1, 32)
-    for num_tokens in (9, 17, 25):
-        engine.submit(request(str(num_tokens), ids[:num_tokens], max_tokens=1))
-        engine.run()
-    depth = engine.scheduler.load().radix_depth_max
-    assert depth == 4  # three times two pages, and the last one's tail
-    engine.cache.evict(4)
-    assert engine.scheduler.load().radix_depth_max == depth
-    engine.check()
-    assert engine.scheduler.load().radix_depth_max < depth
-
-
 def test_the_load_adds_up_to_the_capacity_at_every_moment() -> None:
     engine = Engine(capacity=capacity_for_tests(num_pages=16, page_size=4, max_seats=2))
     for index in range(4):
