@@ -64,7 +64,7 @@ class _Device:
         cursor = 0
         for seat_id, start, length, samples in zip(plan.seats, plan.starts, plan.lengths, plan.samples, strict=True):
             seat = self._seats[seat_id]
-            above = hash(seat.namespace)
+            above = _root(seat.namespace)
             if start:
                 above = kv[seat.table[(start - 1) // size] * size + (start - 1) % size]
             for position in range(start, start + length):
@@ -76,6 +76,11 @@ class _Device:
                 seat.last_token = _next_token(above)
             result.token_ids.append(seat.last_token if samples else NO_TOKEN)
         return result
+
+
+def _root(namespace: Namespace) -> int:
+    """The hash above a first token: not that of a text, which differs from process to process."""
+    return hash((_NAMESPACES.index(namespace),))
 
 
 def _next_token(above: int) -> int:
@@ -197,7 +202,7 @@ class SchedulerSoak:
     def _answer(self, request: Request) -> list[int]:
         limit = max_output(request, self._capacity)
         assert isinstance(limit, int)
-        above = hash(request.namespace)
+        above = _root(request.namespace)
         for token in request.prompt_ids:
             above = hash((above, token))
         answer: list[int] = []

@@ -119,7 +119,8 @@ class Scheduler:
             left = self._max_step_tokens - len(sequences) - chunks
             self._admitter.admit(plan, num_step_tokens=left, now=now)
             if queue.policy.preempts:
-                sequences = [s for s in sequences if s.table is not None and s.preempting is None]
+                # Who was sent back may even have been admitted again: it prefills now.
+                sequences = [s for s in sequences if s in running.decoding and s.preempting is None]
         add_decodes(plan, sequences)
         num_decodes = len(sequences)
         if running.prefilling:

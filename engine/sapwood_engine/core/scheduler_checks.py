@@ -23,6 +23,9 @@ def find_faults(
     faults += [f"seat {seat} is taken {n} times" for seat, n in seats.items() if n > 1]
     if len(running) + running.num_free_seats != running.max_seats:
         faults.append(f"{running.num_free_seats} seats free and {len(running)} taken of {running.max_seats}")
+    launched = list(launched)
+    for sequences in launched:
+        faults += [f"{_name(s)} has {n} rows in one step" for s, n in Counter(sequences).items() if n > 1]
     rows = Counter(sequence for sequences in launched for sequence in sequences)
     faults += [f"{_name(s)} waits but holds pages or has rows in flight" for s in queue if s.table or rows[s]]
     faults += [f"{_name(s)} is kept without a row in flight" for s in running.leaving if not rows[s]]

@@ -153,6 +153,28 @@ def test_no_more_are_preempted_for_priority_than_it_takes(overlap: bool) -> None
     assert [event.request_id for event in engine.admitted] == ["1", "2", "3", "high", "3"]
 
 
+def test_a_request_sent_back_and_admitted_again_in_the_same_pass_has_one_row() -> None:
+    engine = Engine(
+        config=SchedulerConfig(policy="priority"),
+        capacity=capacity_for_tests(num_pages=16, page_size=4),
+    )
+    big, small, high = prompt(1, 32), prompt(2, 4), prompt(3, 28)
+    engine.submit(request("big", big, max_tokens=8))
+    engine.submit(request("small", small, max_tokens=8))
+    engine.step()
+    engine.step()
+    engine.submit(request("high", high, max_tokens=4, priority=1))
+    plan = engine.step()
+    assert plan is not None
+    assert [event.request_id for event in engine.preempted] == ["small", "big"]
+    assert [event.request_id for event in engine.admitted[2:]] == ["high", "small"]
+    assert len(set(plan.seats)) == len(plan.seats)
+    answers = engine.run()
+    for name, ids in {"big": big, "small": small}.items():
+        assert answers[name].token_ids == reference_tokens(ids, 8)
+    assert answers["high"].token_ids == reference_tokens(high, 4)
+
+
 def full_priority_queue() -> Engine:
     """Waiting, highest priority first served: 3, then two of priority 1; the limit is 3."""
     engine = Engine(config=SchedulerConfig(policy="priority", max_queued=3))
