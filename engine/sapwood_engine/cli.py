@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import socket
 import sys
 import tempfile
@@ -144,6 +145,10 @@ def worker(argv: Sequence[str]) -> int:
     """The worker process; ``argv``: the directory of the pipes, then launch options of a model on this
     machine.
     """
+    # Signals are the parent's to act on, even those sent to the whole group: it drains, then says when to end. Its
+    # own end closes this process's standard input.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     directory, *rest = argv
     options = launch.parse(rest)
     config = engine_config(options)
@@ -182,9 +187,14 @@ def worker(argv: Sequence[str]) -> int:
 
 
 def _kernel_cache(environment: Mapping[str, str]) -> Path:
-    """Where compiled kernels are kept from one start to the next."""
+    """Where compiled kernels are kept from one start to the next, if it can be written."""
     home = environment.get("XDG_CACHE_HOME")
-    return (Path(home) if home else Path.home() / ".cache") / "sapwood" / "kernels"
+    try:
+        caches = Path(home) if home else Path.home() / ".cache"
+    except RuntimeError:  # neither HOME nor an entry in the user database, as under `docker run --user 12345`
+        # No folder can be made below it, so `use_cache` takes a temporary one of its own.
+        caches = Path(os.devnull)
+    return caches / "sapwood" / "kernels"
 
 
 def read_api_keys(path: str | None, environment: Mapping[str, str]) -> frozenset[str]:
@@ -254,8 +264,9 @@ def _listen(host: str, port: int, *, option: str) -> socket.socket:
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family, backlog=_BACKLOG)
-    except OSError as error:
-        fix = f"{host} port {port} cannot be listened on ({error.strerror}); take another, or 0 for a free one"
+    except (OSError, UnicodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        fix = f"{host} port {port} cannot be listened on ({reason}); take another, or 0 for a free one"
         raise ConfigError(launch.flag(option), port, fix) from error
 
 

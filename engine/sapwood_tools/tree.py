@@ -137,13 +137,18 @@ def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
+def _printable(text: str) -> str:
+    """A client's text as a terminal may show it: no line breaks, no control characters."""
+    return text if text.isprintable() else repr(text)
+
+
 def _namespace(namespace: Mapping[str, Any]) -> str:
     """Return the parts that are set; a tenant's salt is a secret and only its presence is told."""
     parts = [f"revision {namespace['model_revision']}"]
     if namespace.get("adapter_id") is not None:
-        parts.append(f"adapter {namespace['adapter_id']}")
+        parts.append(f"adapter {_printable(namespace['adapter_id'])}")
     if namespace.get("extra_key") is not None:
-        parts.append(f"extra key {namespace['extra_key']}")
+        parts.append(f"extra key {_printable(namespace['extra_key'])}")
     if namespace.get("tenant_salt") is not None:
         parts.append("a tenant's salt")
     return " · ".join(parts)

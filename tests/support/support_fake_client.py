@@ -28,6 +28,7 @@ class ByteTokenizer:
     vocab_size = 257
     eos_token_ids: tuple[int, ...] = (END_ID,)
     has_chat_template = True
+    max_characters_per_token = 1.0
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         return list(text.encode())

@@ -82,6 +82,12 @@ def test_a_tenants_salt_is_never_shown() -> None:
     assert line == "● revision r · adapter a · a tenant's salt"
 
 
+def test_what_a_client_named_cannot_drive_the_terminal() -> None:
+    (line, _) = tree.tree_lines(cache(node(0), extra_key="\x1b]0;title\x07\n"))
+    assert "\x1b" not in line
+    assert "\n" not in line
+
+
 def test_the_head_tells_state_queue_and_shares_of_the_cache() -> None:
     assert tree.head_lines(LOAD) == [
         "m · ready · 2 running, 1 waiting",

@@ -1,6 +1,7 @@
 """The admin API, on a port of its own: for the operator, the gateway and a person at a terminal.
 
 It has no keys and can end everybody's requests: bind it to localhost or keep it inside the cluster.
+A web page in a browser on the same machine may not change anything.
 """
 
 from __future__ import annotations
@@ -101,5 +102,5 @@ def build_admin_app(engine: Engine) -> FastAPI:
     app.include_router(router)
     app.include_router(health.router)
     install_error_handlers(app)
-    app.add_middleware(Edge)
+    app.add_middleware(Edge, refuse_web_pages=True)
     return app

@@ -22,7 +22,7 @@ from sapwood_engine.api.answers import (
 from sapwood_engine.api.call import Heading, answer
 from sapwood_engine.api.documented import answered_with
 from sapwood_engine.api.engine_port import Engine
-from sapwood_engine.api.generation import build_generation, check_model, encode, ready_capacity
+from sapwood_engine.api.generation import build_generation, check_can_fit, check_model, encode, ready_capacity
 from sapwood_engine.api.logprobs import chat_logprobs
 from sapwood_engine.api.schemas import ChatCompletionRequest, Message
 from sapwood_engine.api.strict_body import StrictRoute
@@ -46,6 +46,7 @@ async def create_chat_completion(body: ChatCompletionRequest, request: Request) 
         **(body.chat_template_kwargs or {}),
         **how_the_prompt_ends(body.add_generation_prompt, body.continue_final_message),
     )
+    check_can_fit(engine, prompt, "messages")
     generation = build_generation(
         engine,
         body,

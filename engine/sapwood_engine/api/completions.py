@@ -18,7 +18,16 @@ from sapwood_engine.api.answers import (
 from sapwood_engine.api.call import Heading, answer
 from sapwood_engine.api.documented import answered_with
 from sapwood_engine.api.engine_port import Engine, Tokenizer
-from sapwood_engine.api.generation import Prompt, build_generation, check_ids, check_model, encode, ready_capacity
+from sapwood_engine.api.generation import (
+    Prompt,
+    build_generation,
+    check_can_fit,
+    check_ids,
+    check_model,
+    encode,
+    ready_capacity,
+    room_for_answer,
+)
 from sapwood_engine.api.logprobs import TextLogprobWriter, extend
 from sapwood_engine.api.schemas import CompletionRequest
 from sapwood_engine.api.strict_body import StrictRoute
@@ -64,13 +73,18 @@ async def create_completion(body: CompletionRequest, request: Request) -> Respon
 
 
 async def _read_prompts(engine: Engine, body: CompletionRequest) -> list[Prompt]:
-    vocab_size = ready_capacity(engine).vocab_size
+    capacity = ready_capacity(engine)
+    for prompt in body.prompt:  # all of them before the first is looked into: this costs nothing
+        if isinstance(prompt, str):
+            check_can_fit(engine, prompt, "prompt")
+        else:
+            room_for_answer(body.max_tokens, len(prompt), capacity.max_context_tokens, "prompt")
     prompts = []
     for index, prompt in enumerate(body.prompt):
         if isinstance(prompt, str):
             prompts.append(await encode(engine, prompt, add_special_tokens=True))
         else:
-            check_ids(prompt, vocab_size, "prompt" if len(body.prompt) == 1 else f"prompt.{index}")
+            check_ids(prompt, capacity.vocab_size, "prompt" if len(body.prompt) == 1 else f"prompt.{index}")
             prompts.append(Prompt(prompt))
     return prompts
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from sapwood_engine.api.errors import INTERNAL_ERROR, error_response, json_response
+from sapwood_engine.api.errors import INTERNAL_ERROR, WebPageRefused, error_response, json_response
 from sapwood_engine.errors import AuthenticationFailed
 
 log = logging.getLogger(__name__)
@@ -28,13 +28,22 @@ _SANE_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 class Edge:
     """Wraps ``app``; ``scope["state"]["request_id"]`` is set for everything inside.
 
-    ``api_keys`` empty means no authentication. ``open_paths`` need no key.
+    ``api_keys`` empty means no authentication. ``open_paths`` need no key. With ``refuse_web_pages`` a browser's
+    page may read only: without a key nothing else tells it from the operator.
     """
 
-    def __init__(self, app: ASGIApp, *, api_keys: Iterable[str] = (), open_paths: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        api_keys: Iterable[str] = (),
+        open_paths: frozenset[str] = frozenset(),
+        refuse_web_pages: bool = False,
+    ) -> None:
         self._app = app
         self._key_digests = tuple(_digest(key) for key in api_keys)
         self._open_paths = open_paths
+        self._refuse_web_pages = refuse_web_pages
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -54,6 +63,9 @@ class Edge:
 
         if not self._may_enter(scope["path"], headers.get("authorization", "")):
             await error_response(AuthenticationFailed())(scope, receive, send_with_id)
+            return
+        if self._refuse_web_pages and scope["method"] not in ("GET", "HEAD") and "origin" in headers:
+            await error_response(WebPageRefused())(scope, receive, send_with_id)
             return
         try:
             await self._app(scope, receive, send_with_id)

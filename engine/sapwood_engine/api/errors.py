@@ -34,6 +34,29 @@ class MalformedBody(RequestError):
     code = "invalid_body"
 
 
+class PromptTooLong(RequestError):
+    """A text that cannot fit the context, seen from its length alone; else it is `ContextLengthExceeded`."""
+
+    code = "context_length_exceeded"
+
+    def __init__(self, *, num_characters: int, limit_tokens: int, param: str) -> None:
+        super().__init__(
+            f"This model takes at most {limit_tokens} tokens; the prompt's {num_characters} characters are "
+            f"more than {limit_tokens} tokens. Shorten the prompt."
+        )
+        self.param = param
+
+
+class WebPageRefused(RequestError):
+    """A web page asks for a change: it may be any page that the operator's browser has open."""
+
+    status = 403
+    code = "origin_not_allowed"
+
+    def __init__(self) -> None:
+        super().__init__("Web pages (requests with an Origin header) may not change anything here.")
+
+
 class UnsupportedMediaType(RequestError):
     """The body is not declared as JSON; a browser sends such a body across sites without asking."""
 

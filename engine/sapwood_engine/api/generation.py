@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from sapwood_engine.api.engine_port import Engine
+from sapwood_engine.api.errors import PromptTooLong
 from sapwood_engine.api.sampling_fields import GenerationFields
 from sapwood_engine.checkpoint.sampling_defaults import SamplingDefaults
 from sapwood_engine.core.ports import Capacity
@@ -18,8 +19,8 @@ from sapwood_engine.core.request import Namespace, SamplingParams, StopRules
 from sapwood_engine.errors import ContextLengthExceeded, Draining, InvalidField, ModelNotFound
 from sapwood_engine.service.generation import Generation
 
-_LONG_TEXT_CHARACTERS = 16_384
-"""Above it a text is tokenized in a thread, because it would hold up every other stream for milliseconds."""
+_LONG_TEXT_CHARACTERS = 1_024
+"""Above it a text is tokenized in a thread, because it would hold up every other stream for a millisecond."""
 _LEAST_TEMPERATURE = 1e-4
 """Below it the division of logits overflows 32-bit floats, and the draw is greedy in all but name."""
 _RETRY_AFTER_SECONDS = 5
@@ -54,9 +55,21 @@ async def encode(engine: Engine, text: str, *, add_special_tokens: bool) -> Prom
     begin = time.perf_counter()
     if len(text) <= _LONG_TEXT_CHARACTERS:
         ids = engine.tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        await asyncio.sleep(0)  # a call may have a thousand short prompts: others get their turn in between
     else:
         ids = await asyncio.to_thread(engine.tokenizer.encode, text, add_special_tokens=add_special_tokens)
     return Prompt(ids, text, time.perf_counter() - begin)
+
+
+def check_can_fit(engine: Engine, text: str, field: str) -> None:
+    """Raise `PromptTooLong` for a text that needs no tokenizing to be seen as longer than the context.
+
+    Raises `Draining` while the weights load.
+    """
+    limit = ready_capacity(engine).max_context_tokens
+    # The second factor is looked at only for a long text: on first use it walks the vocabulary.
+    if len(text) > limit and len(text) > limit * engine.tokenizer.max_characters_per_token:
+        raise PromptTooLong(num_characters=len(text), limit_tokens=limit, param=field)
 
 
 def check_ids(ids: Iterable[int], vocab_size: int, field: str) -> None:
@@ -95,7 +108,7 @@ def build_generation(
         if token_id >= capacity.vocab_size:
             fix = f"this model's token ids are 0 to {capacity.vocab_size - 1}"
             raise InvalidField("logit_bias", token_id, fix, code="invalid_token_id")
-    max_tokens = _max_tokens(max_tokens, len(prompt.ids), capacity.max_context_tokens, prompt_field)
+    max_tokens = room_for_answer(max_tokens, len(prompt.ids), capacity.max_context_tokens, prompt_field)
     min_tokens = body.min_tokens or 0
     if min_tokens > max_tokens:
         raise InvalidField("min_tokens", min_tokens, f"it is more than max_tokens, {max_tokens}")
@@ -125,7 +138,8 @@ def build_generation(
     )
 
 
-def _max_tokens(asked: int | None, num_prompt: int, limit: int, prompt_field: str) -> int:
+def room_for_answer(asked: int | None, num_prompt: int, limit: int, prompt_field: str) -> int:
+    """Return the answer's longest length in tokens; raises `ContextLengthExceeded` where it does not fit."""
     num_left = limit - num_prompt
     max_tokens = max(num_left, 1) if asked is None else asked
     if max_tokens > num_left:

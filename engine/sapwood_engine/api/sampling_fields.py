@@ -12,6 +12,8 @@ from sapwood_engine.api.fields import Fields, refuse
 MAX_STOP_STRINGS = 16
 """OpenAI takes 4; 16 leaves room for agents' markers and keeps the scan of every token cheap."""
 MAX_CHOICES = 128
+MAX_BIASED_TOKENS = 1024
+"""As many as stop_token_ids: every step of the request adds them to its logits."""
 MAX_TOP_LOGPROBS = 20
 
 _LEFT_OUT = "Left out or null: as the checkpoint recommends (see --sampling-defaults)."
@@ -36,6 +38,8 @@ def _as_stop_list(value: Any) -> Any:
 def _as_token_bias(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
+    if len(value) > MAX_BIASED_TOKENS:
+        raise refuse("", len(value), f"at most {MAX_BIASED_TOKENS} tokens can be given a bias")
     bias: dict[int, Any] = {}
     for key, amount in value.items():
         if not (isinstance(key, str) and key.isascii() and key.isdigit() and len(key) <= 10):
@@ -51,7 +55,7 @@ _Stop = Annotated[_StopStrings, BeforeValidator(_as_stop_list, json_schema_input
 _Bias = Annotated[float, Field(ge=-100, le=100)]
 _BiasOfId = Annotated[
     dict[Annotated[str, Field(pattern="^[0-9]{1,10}$")], _Bias],
-    Field(json_schema_extra={"additionalProperties": False}),
+    Field(json_schema_extra={"additionalProperties": False, "maxProperties": MAX_BIASED_TOKENS}),
 ]
 _LogitBias = Annotated[dict[int, _Bias], BeforeValidator(_as_token_bias, json_schema_input_type=_BiasOfId)]
 

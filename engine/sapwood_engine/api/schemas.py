@@ -11,6 +11,10 @@ from sapwood_engine.api.fields import Fields, refuse
 from sapwood_engine.api.sampling_fields import MAX_TOP_LOGPROBS, GenerationFields
 
 MAX_PROMPTS = 1024
+MAX_MESSAGES = 16_384
+MAX_TOKENIZED_CHARACTERS = 1_000_000
+"""Of ``/tokenize``, which no context bounds: about a second's work."""
+MAX_DETOKENIZED_IDS = 1_000_000
 
 TAKEN_TEMPLATE_ARGUMENTS = frozenset(
     {
@@ -110,7 +114,7 @@ def _template_arguments(value: Any) -> Any:
 class PromptFields(Fields):
     """How messages become a prompt."""
 
-    messages: list[Message] = Field(min_length=1)
+    messages: list[Message] = Field(min_length=1, max_length=MAX_MESSAGES)
     add_generation_prompt: bool | None = Field(None, description="Open the assistant's turn; true by default.")
     continue_final_message: bool | None = Field(None, description="Go on with the last message, an assistant's.")
     chat_template_kwargs: Annotated[dict[str, Any], BeforeValidator(_template_arguments)] | None = None
@@ -221,8 +225,8 @@ class TokenizeRequest(Fields):
     """Body of ``POST /tokenize``: a prompt, or messages."""
 
     model: str | None = None
-    prompt: str | None = None
-    messages: list[Message] | None = Field(None, min_length=1)
+    prompt: str | None = Field(None, max_length=MAX_TOKENIZED_CHARACTERS)
+    messages: list[Message] | None = Field(None, min_length=1, max_length=MAX_MESSAGES)
     add_generation_prompt: bool | None = None
     add_special_tokens: bool | None = Field(None, description="For a prompt; true by default.")
 
@@ -237,5 +241,5 @@ class DetokenizeRequest(Fields):
     """Body of ``POST /detokenize``."""
 
     model: str | None = None
-    tokens: list[Annotated[int, Field(ge=0)]]
+    tokens: list[Annotated[int, Field(ge=0)]] = Field(max_length=MAX_DETOKENIZED_IDS)
     skip_special_tokens: bool | None = Field(None, description="False by default: the exact text.")

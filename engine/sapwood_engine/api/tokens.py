@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from fastapi import APIRouter, Request, Response
 
 from sapwood_engine.api.answers import Text, Tokens
@@ -10,8 +12,9 @@ from sapwood_engine.api.documented import answered_with
 from sapwood_engine.api.engine_port import Engine
 from sapwood_engine.api.errors import json_response
 from sapwood_engine.api.generation import check_ids, check_model, encode, ready_capacity
-from sapwood_engine.api.schemas import DetokenizeRequest, TokenizeRequest
+from sapwood_engine.api.schemas import MAX_TOKENIZED_CHARACTERS, DetokenizeRequest, TokenizeRequest
 from sapwood_engine.api.strict_body import StrictRoute
+from sapwood_engine.errors import InvalidField
 
 router = APIRouter(route_class=StrictRoute)
 
@@ -28,6 +31,9 @@ async def tokenize(body: TokenizeRequest, request: Request) -> Response:
         ending = how_the_prompt_ends(body.add_generation_prompt, None)
         text = engine.tokenizer.render_chat([template_message(m) for m in body.messages], **ending)
         add_special_tokens = False
+        if len(text) > MAX_TOKENIZED_CHARACTERS:
+            fix = f"they make a prompt of more than {MAX_TOKENIZED_CHARACTERS} characters, the most taken here"
+            raise InvalidField("messages", len(text), fix)
     ids = (await encode(engine, text, add_special_tokens=add_special_tokens)).ids
     limit = None if engine.capacity is None else engine.capacity.max_context_tokens
     return json_response(Tokens(ids, len(ids), limit))
@@ -39,5 +45,6 @@ async def detokenize(body: DetokenizeRequest, request: Request) -> Response:
     engine: Engine = request.app.state.engine
     check_model(engine, body.model)
     check_ids(body.tokens, ready_capacity(engine).vocab_size, "tokens")
-    text = engine.tokenizer.decode(body.tokens, skip_special_tokens=bool(body.skip_special_tokens))
+    skip_special_tokens = bool(body.skip_special_tokens)
+    text = await asyncio.to_thread(engine.tokenizer.decode, body.tokens, skip_special_tokens=skip_special_tokens)
     return json_response(Text(text))

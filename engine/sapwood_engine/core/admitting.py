@@ -123,6 +123,7 @@ class Admitter:
             sequence.key(),
             limit_tokens=sequence.reusable_tokens,
             headroom_pages=self._headroom_pages(),
+            priority=sequence.request.priority,
         )
         return None if isinstance(opening, Shortfall) else opening
 

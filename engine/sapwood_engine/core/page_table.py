@@ -24,10 +24,12 @@ from sapwood_engine.core.step import PageCopy
 class PageTable:
     """Opened by `open_table`; `close` gives everything back, exactly once."""
 
-    __slots__ = ("_cache", "_receipt", "_spare", "num_slots", "pages")
+    __slots__ = ("_cache", "_priority", "_receipt", "_spare", "num_slots", "pages")
 
-    def __init__(self, cache: PrefixCache, receipt: Receipt, pages: list[int]) -> None:
+    def __init__(self, cache: PrefixCache, receipt: Receipt, pages: list[int], *, priority: int) -> None:
+        """``priority``: the request's, which what it stores has for the eviction policy ``priority``."""
         self._cache = cache
+        self._priority = priority
         self._receipt = receipt
         self._spare: list[int] = []
         self.pages = pages
@@ -55,7 +57,7 @@ class PageTable:
         Returns the first page index that reads another page now, None when none does; duplicates become
         spare.
         """
-        inserted = self._cache.insert(self._receipt, key, self.pages)
+        inserted = self._cache.insert(self._receipt, key, self.pages, priority=self._priority)
         self._receipt = inserted.receipt
         self.pages[inserted.first : inserted.first + len(inserted.pages)] = inserted.pages
         if not inserted.duplicates:
@@ -75,7 +77,7 @@ class PageTable:
         An empty key stores nothing. No launched step may use the table any more.
         """
         if key:
-            self._spare += self._cache.finish(self._receipt, key, self.pages)
+            self._spare += self._cache.finish(self._receipt, key, self.pages, priority=self._priority)
         else:
             self._spare += self.pages[self.num_tree_pages :]
             self._cache.unlock(self._receipt)
@@ -94,7 +96,13 @@ class Opening:
 
 
 def open_table(
-    cache: PrefixCache, namespace: Namespace, key: TokenKey, *, limit_tokens: int, headroom_pages: int
+    cache: PrefixCache,
+    namespace: Namespace,
+    key: TokenKey,
+    *,
+    limit_tokens: int,
+    headroom_pages: int,
+    priority: int = 0,
 ) -> Opening | Shortfall:
     """Match, lock and allocate pages for all of ``key``; at most ``limit_tokens`` come from the cache.
 
@@ -111,6 +119,6 @@ def open_table(
     if isinstance(own, Shortfall):
         cache.unlock(receipt)
         return own
-    table = PageTable(cache, receipt, [*match.pages, *own])
+    table = PageTable(cache, receipt, [*match.pages, *own], priority=priority)
     copy = PageCopy(match.partial.page, own[0], match.partial.num_tokens) if match.partial else None
     return Opening(table, match.num_usable_tokens, copy)

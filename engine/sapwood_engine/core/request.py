@@ -29,7 +29,9 @@ class SamplingParams:
     """How the next token is drawn.
 
     ``seed`` is always set (the service draws one where the caller gave none): the token at output index ``i``
-    depends on the logits, on these parameters and on ``(seed, i)`` alone, never on the batch.
+    depends on the logits, on these parameters and on ``(seed, i)`` alone, never on the batch. The logits themselves
+    do depend on it where products round by the number of rows: the same ids come again in float32, but in bfloat16
+    (the default where the processor has it) another batch may bring others.
     """
 
     seed: int

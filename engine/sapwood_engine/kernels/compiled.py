@@ -7,7 +7,10 @@ whatever differs gets a folder of its own.
 
 from __future__ import annotations
 
+import atexit
 import hashlib
+import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +29,29 @@ def use_cache(root: Path) -> Path:
     """Keep what is compiled from now on in a folder below ``root``, and return that folder.
 
     To be called before a module with compiled functions is imported: numba looks at the setting when it decorates.
-    The folder is made where it can be; where not, numba compiles anew at every start.
+    Where that folder cannot be written, it is a temporary one that is removed at exit, so that every start compiles
+    anew: numba refuses to decorate a function that it cannot cache anywhere. Raises `OSError` where there is no place
+    for temporary files either.
     """
     folder = root / fingerprint(Path(__file__).parent)
+    if not _can_write(folder):
+        # A name of its own, for numba unpickles what it finds: nobody else may have put it there.
+        folder = Path(tempfile.mkdtemp(prefix="sapwood-kernels-"))
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
     config.CACHE_DIR = str(folder)
     config.THREADING_LAYER_PRIORITY = list(THREADING_LAYERS)
     return folder
+
+
+def _can_write(folder: Path) -> bool:
+    """Make ``folder`` and write to it, which shows more than its permissions: the disk may be read-only or full."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as probe:
+            probe.write(b"probe")
+    except OSError:
+        return False
+    return True
 
 
 def use_threads(num_threads: int) -> None:

@@ -11,6 +11,8 @@ from sapwood_engine.layers.linear import Linear
 from sapwood_engine.layers.norm import RmsNorm
 from sapwood_engine.layers.rotary import Rotation, rotate
 
+_MOST_FLOAT16 = torch.finfo(torch.float16).max
+
 
 @dataclass(frozen=True, slots=True)
 class Attention:
@@ -42,14 +44,19 @@ class Attention:
             heads[:, self.num_heads : num_rotated] = self.k_norm(heads[:, self.num_heads : num_rotated])
         rotated = rotate(heads[:, :num_rotated], rotation)
         k_pages, v_pages = batch.kv_layers[layer]
-        _store(k_pages, batch.slots, rotated[:, self.num_heads :])
-        _store(v_pages, batch.slots, heads[:, num_rotated:])
+        store_kv(k_pages, batch.slots, rotated[:, self.num_heads :])
+        store_kv(v_pages, batch.slots, heads[:, num_rotated:])
         q = rotated[:, : self.num_heads]
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
         attended = batch.attention.run(q, k_pages, v_pages, scale=self.head_dim**-0.5, out=out)
         return self.output(attended.view(num_tokens, -1))
 
 
-def _store(pages: torch.Tensor, slots: torch.Tensor, values: torch.Tensor) -> None:
-    """Write ``values`` [num_tokens, num_kv_heads, head_dim] to ``slots``, in the dtype of ``pages``."""
+def store_kv(pages: torch.Tensor, slots: torch.Tensor, values: torch.Tensor) -> None:
+    """Write ``values`` [num_tokens, num_kv_heads, head_dim] to ``slots``, in the dtype of ``pages``.
+
+    float16 ends at 65,504: what lies beyond is cut to that, for an infinite key would make every score NaN.
+    """
+    if pages.dtype == torch.float16 and values.dtype != torch.float16:
+        values = values.clamp(-_MOST_FLOAT16, _MOST_FLOAT16)
     pages.flatten(0, 1).index_copy_(0, slots, values.to(pages.dtype))

@@ -17,8 +17,14 @@ from sapwood_engine.errors import ConfigError
 _LEAST_CONTEXT_TOKENS = 16
 """Below this no useful request fits, and starting would only postpone the error."""
 
-_CGROUP_V2 = ("memory.max", "memory.current")
-_CGROUP_V1 = ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes")
+_CGROUP_V2 = ("memory.max", "memory.current", "memory.stat", "inactive_file")
+_CGROUP_V1 = (
+    "memory/memory.limit_in_bytes",
+    "memory/memory.usage_in_bytes",
+    "memory/memory.stat",
+    "total_inactive_file",
+)
+"""Files of the limit, the usage and its parts, and the part that is file cache not used lately."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,16 +84,30 @@ def plan_memory(
 
 
 def read_free_bytes(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
-    """Return the memory that this process may still take: the system's, or less where a control group limits it."""
+    """Return the memory that this process may still take: the system's, or less where a control group limits it.
+
+    A group's usage includes the files it has read, such as the weights just loaded. The kernel drops those not used
+    lately before it refuses memory, so they count as free.
+    """
     free = int(psutil.virtual_memory().available)
-    for limit_name, usage_name in (_CGROUP_V2, _CGROUP_V1):
+    for limit_name, usage_name, stat_name, droppable_name in (_CGROUP_V2, _CGROUP_V1):
         try:
             limit, usage = ((cgroup / name).read_text().strip() for name in (limit_name, usage_name))
         except OSError:
             continue
         if limit != "max":
-            free = min(free, max(0, int(limit) - int(usage)))
+            used = max(0, int(usage) - _read_stat(cgroup / stat_name, droppable_name))
+            free = min(free, max(0, int(limit) - used))
     return free
+
+
+def _read_stat(path: Path, name: str) -> int:
+    """Return the bytes that the lines ``name bytes`` at ``path`` give for ``name``; 0 where they do not say."""
+    try:
+        lines = path.read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith(f"{name} ")), 0)
 
 
 def _mib(num_bytes: int) -> str:

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import codecs
 import json
+import math
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 import tokenizers
@@ -23,6 +25,8 @@ ChatTemplate = Callable[..., str]
 _SENTENCEPIECE_SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
 _SHORTCUT_RANGES = ((0x21, 0x7E), (0xA1, 0xAC), (0xAE, 0xFF))
 """Bytes that byte-level BPE writes as the character of the same number (GPT-2, `encoder.py`)."""
+_NFC_SHRINKS = 4
+"""Characters that NFC may make one of, at most: no canonical decomposition is longer (UAX #15)."""
 
 
 class Tokenizer:
@@ -62,7 +66,28 @@ class Tokenizer:
             raise InvalidField(
                 field, text[error.start : error.end], "it is half of a surrogate pair, not a character"
             ) from None
-        return self._backend.encode(text, add_special_tokens=add_special_tokens).ids
+        # A batch of one: `encode` keeps Python's lock, and a long text would stop every other thread.
+        return self._backend.encode_batch([text], add_special_tokens=add_special_tokens)[0].ids
+
+    @cached_property
+    def max_characters_per_token(self) -> float:
+        """A text of more than ``n`` times this many characters certainly has more than ``n`` tokens.
+
+        Infinite where the tokenizer may drop text or make one token of any length of it.
+        """
+        backend = self._backend
+        added = backend.get_added_tokens_decoder().values()
+        pieces = _steps(backend.pre_tokenizer, "pretokenizers")
+        if (
+            backend.truncation is not None
+            or any(token.lstrip or token.rstrip for token in added)
+            or not self._spelling.knows_all_text(backend, pieces)
+            or not all(_keeps_text(step) for step in pieces)
+        ):
+            return math.inf
+        spelled = max(map(len, backend.get_vocab(with_added_tokens=False)), default=1)
+        longest = max([spelled, *(len(token.content.encode()) for token in added)])
+        return longest * math.prod(map(_shrinks, _steps(backend.normalizer, "normalizers")))
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Return the text of ``ids``, without an incomplete character at its end."""
@@ -151,6 +176,14 @@ class _Spelling:
             for step in steps
         )
 
+    def knows_all_text(self, backend: tokenizers.Tokenizer, pieces: list[dict[str, Any]]) -> bool:
+        """Whether no text is unknown to the vocabulary, and so dropped or taken together."""
+        if self._byte_level:
+            writes_bytes = any(step["type"] == "ByteLevel" for step in pieces)
+            return writes_bytes and all(backend.token_to_id(char) is not None for char in _BYTE_OF_CHAR)
+        falls_back = getattr(backend.model, "byte_fallback", False)
+        return falls_back and all(backend.token_to_id(f"<0x{byte:02X}>") is not None for byte in range(256))
+
     def to_bytes(self, token: str) -> bytes:
         if self._byte_level:
             if all(char in _BYTE_OF_CHAR for char in token):
@@ -159,6 +192,32 @@ class _Spelling:
         if len(token) == 6 and token.startswith("<0x") and token.endswith(">"):
             return bytes.fromhex(token[3:5])
         return token.replace(_SENTENCEPIECE_SPACE, " ").encode()
+
+
+def _steps(part: Any, name: str) -> list[dict[str, Any]]:
+    """The steps of a normalizer or pre-tokenizer, which may be None, one step or a sequence."""
+    if part is None:
+        return []
+    state = json.loads(part.__getstate__())
+    return list(state.get(name, [state]))
+
+
+def _keeps_text(pre_tokenizer: dict[str, Any]) -> bool:
+    if pre_tokenizer["type"] == "Split":
+        return bool(pre_tokenizer["behavior"] != "Removed")
+    return pre_tokenizer["type"] in ("ByteLevel", "Digits", "Metaspace")
+
+
+def _shrinks(normalizer: dict[str, Any]) -> float:
+    """How many characters the step may make one of."""
+    match normalizer:
+        case {"type": "NFC"}:
+            return _NFC_SHRINKS
+        case {"type": "Prepend"}:
+            return 1
+        case {"type": "Replace", "pattern": {"String": str(old)}, "content": str(new)} if len(old) <= len(new):
+            return 1
+    return math.inf
 
 
 def _byte_level_alphabet() -> dict[str, int]:

@@ -43,7 +43,8 @@ class Undrained(FakeClient):
 
 public = load(build_app(FakeClient()), POSITIVE, NEGATIVE)
 admin = load(build_admin_app(Undrained()), POSITIVE, NEGATIVE)
-sensible = load(build_app(FakeClient()), POSITIVE).include(path_regex="completions$")
+roomy = FakeClient().with_capacity(max_context_tokens=2**20)  # as many messages as the document allows do fit
+sensible = load(build_app(roomy), POSITIVE).include(path_regex="completions$")
 
 
 def every_error_is_an_error_object(response: Any) -> None:

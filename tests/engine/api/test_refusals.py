@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
 import pytest
 from support_api import CHAT, TEXT, chat_body, error_of, http, text_body
-from support_fake_client import VOCAB_SIZE, FakeClient
+from support_fake_client import VOCAB_SIZE, ByteTokenizer, FakeClient
 
 from sapwood_engine.api.app import build_app
+from sapwood_engine.api.schemas import MAX_MESSAGES
 
 JSON = {"content-type": "application/json"}
 
@@ -261,6 +263,68 @@ async def test_too_long_a_prompt_is_refused_with_all_three_numbers(path: str, bo
 async def test_a_prompt_that_fills_the_context_is_refused_even_without_max_tokens(path: str, body: Any) -> None:
     long = {"messages": [{"role": "user", "content": "x" * 1024}]} if path == CHAT else {"prompt": "x" * 1024}
     assert (await refusal(path, body(**long)))["code"] == "context_length_exceeded"
+
+
+class Untouched(ByteTokenizer):
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        raise AssertionError("this text need not be tokenized")
+
+
+@BOTH
+async def test_a_text_that_can_never_fit_is_refused_before_it_is_tokenized(path: str, body: Any) -> None:
+    long = {"messages": [{"role": "user", "content": "x" * 1025}]} if path == CHAT else {"prompt": ["x", "x" * 1025]}
+    async with http(build_app(FakeClient(tokenizer=Untouched()))) as api:
+        error = error_of(await api.post(path, json=body(**long)))
+    assert (error["code"], error["param"]) == (
+        "context_length_exceeded",
+        "messages" if path == CHAT else "prompt",
+    )
+    assert "more than 1024 tokens" in error["message"]
+
+
+async def test_too_many_ids_are_refused_before_each_is_looked_at() -> None:
+    error = await refusal(TEXT, text_body(prompt=[VOCAB_SIZE] * 1025, max_tokens=1))
+    assert error["code"] == "context_length_exceeded"
+    assert "1025" in error["message"]
+
+
+async def test_others_get_their_turn_between_the_prompts_of_one_call() -> None:
+    others_turns = 0
+    seen = []
+
+    class Watched(ByteTokenizer):
+        def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+            seen.append(others_turns)
+            return super().encode(text, add_special_tokens=add_special_tokens)
+
+    async def others() -> None:
+        nonlocal others_turns
+        while True:
+            others_turns += 1
+            await asyncio.sleep(0)
+
+    async with http(build_app(FakeClient(tokenizer=Watched()))) as api:
+        other = asyncio.create_task(others())
+        assert (await api.post(TEXT, json=text_body(prompt=["hi"] * 20))).status_code == 200
+        other.cancel()
+    assert len(set(seen)) == 20
+
+
+@BOTH
+async def test_no_more_tokens_can_be_biased_than_a_step_has_time_for(path: str, body: Any) -> None:
+    client = FakeClient().with_capacity(vocab_size=2000)
+    bias = {str(token_id): 1 for token_id in range(1024)}
+    async with http(build_app(client)) as api:
+        assert (await api.post(path, json=body(logit_bias=bias))).status_code == 200
+        error = error_of(await api.post(path, json=body(logit_bias=bias | {"1024": 1})))
+    assert error["param"] == "logit_bias"
+    assert "1024" in error["message"]
+
+
+async def test_no_chat_has_more_messages_than_are_taken() -> None:
+    error = await refusal(CHAT, chat_body(messages=[{"role": "user", "content": ""}] * (MAX_MESSAGES + 1)))
+    assert error["param"] == "messages"
+    assert str(MAX_MESSAGES) in error["message"]
 
 
 async def test_a_prompt_and_answer_that_just_fit_are_taken() -> None:

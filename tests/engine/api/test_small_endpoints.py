@@ -70,6 +70,23 @@ async def test_what_cannot_be_tokenized_is_refused_by_name(path: str, body: dict
         assert error_of(await api.post(path, json=body))["param"] == param
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/tokenize", {"prompt": "x" * 1_000_001}, "prompt"),
+        ("/tokenize", {"messages": [{"role": "user", "content": "x" * 1_000_001}]}, "messages"),
+        ("/detokenize", {"tokens": [1] * 1_000_001}, "tokens"),
+    ],
+)
+async def test_more_than_is_taken_at_once_is_refused_with_the_limit(
+    path: str, body: dict[str, Any], param: str
+) -> None:
+    async with http(build_app(FakeClient())) as api:
+        error = error_of(await api.post(path, json=body))
+    assert error["param"] == param
+    assert "1000000" in error["message"]
+
+
 STATES: list[tuple[EngineState, int]] = [
     ("loading", 503),
     ("warming", 503),
@@ -127,6 +144,18 @@ async def test_flush_empties_the_cache() -> None:
     async with http(build_admin_app(client)) as admin:
         assert (await admin.post("/admin/flush")).json() == {"action": "flush"}
     assert client.admin_calls == [("flush", {})]
+
+
+@pytest.mark.parametrize("path", ["/admin/flush", "/admin/drain", "/admin/abort"])
+@pytest.mark.parametrize("origin", ["https://example.com", "null"])
+async def test_a_web_page_cannot_change_anything(path: str, origin: str) -> None:
+    client = FakeClient()
+    async with http(build_admin_app(client)) as admin:
+        answer = await admin.post(path, headers={"origin": origin})
+        assert error_of(answer, 403)["code"] == "origin_not_allowed"
+        assert answer.headers["x-request-id"]
+        assert (await admin.get("/admin/load", headers={"origin": origin})).status_code == 200
+    assert (client.admin_calls, client.drained, client.aborted) == ([], [], [])
 
 
 async def test_abort_tells_how_many_choices_it_reached() -> None:

@@ -408,6 +408,14 @@ def test_scoring_a_prompt_without_generating_ends_with_its_logprobs(num_tokens: 
     assert answer.prompt_logprobs == tuple(fake_logprob(ids[:i], ids[i]) for i in range(1, num_tokens))
 
 
+def test_what_a_request_stores_has_its_priority_for_eviction() -> None:
+    engine = Engine(capacity=capacity_for_tests(num_pages=16, page_size=4), eviction="priority")
+    engine.submit(request("high", prompt(1, 9), max_tokens=1, priority=7))
+    engine.run()
+    (space,) = engine.cache.snapshot(max_nodes=10)["namespaces"]
+    assert {node["priority"] for node in space["nodes"]} == {7}
+
+
 # --- what it says of itself
 
 

@@ -1,8 +1,23 @@
 from __future__ import annotations
 
+import pwd
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
-from sapwood_engine.kernels.compiled import fingerprint
+import pytest
+
+from sapwood_engine.cli import _kernel_cache
+from sapwood_engine.kernels import compiled
+from sapwood_engine.kernels.compiled import fingerprint, use_cache
+
+
+@pytest.fixture(autouse=True)
+def _other_tests_keep_their_cache() -> Iterator[None]:
+    folder = compiled.config.CACHE_DIR
+    yield
+    compiled.config.CACHE_DIR = folder
 
 
 def write(folder: Path, **files: str) -> Path:
@@ -27,3 +42,38 @@ def test_any_edit_rename_or_new_file_changes_the_fingerprint(tmp_path: Path) -> 
         write(tmp_path / "e" / "deeper", x="1", y="2").parent,
     ]
     assert len({fingerprint(folder) for folder in variants}) == len(variants)
+
+
+def test_a_folder_that_can_be_written_is_made_and_kept(tmp_path: Path) -> None:
+    folder = use_cache(tmp_path / "kernels")
+    assert folder.parent == tmp_path / "kernels"
+    assert folder.is_dir()
+    assert list(folder.iterdir()) == []
+    assert use_cache(tmp_path / "kernels") == folder
+
+
+def test_kernels_compile_where_the_cache_cannot_be_written_and_leave_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    code = """
+import sys
+from pathlib import Path
+from sapwood_engine.kernels.compiled import use_cache
+folder = use_cache(Path(sys.argv[1]))
+import sapwood_engine.kernels.attention.cpu_kernels as kernels
+assert folder in Path(kernels.list_items.stats.cache_path).parents
+print(folder)
+"""
+    command = [sys.executable, "-c", code, str(tmp_path / "file" / "kernels")]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert not Path(ran.stdout.strip()).exists()
+
+
+def test_a_user_without_a_home_gets_a_temporary_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(uid: int) -> pwd.struct_passwd:
+        raise KeyError(uid)
+
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    folder = use_cache(_kernel_cache({}))
+    (folder / "kernel").touch()
+    assert folder.stat().st_mode & 0o077 == 0

@@ -91,6 +91,35 @@ def test_a_control_group_lowers_the_free_memory(tmp_path: Path) -> None:
     assert read_free_bytes(tmp_path) == 1_500_000
 
 
+@pytest.mark.parametrize(
+    ("limit", "usage", "stat", "droppable"),
+    [
+        ("memory.max", "memory.current", "memory.stat", "inactive_file"),
+        (
+            "memory/memory.limit_in_bytes",
+            "memory/memory.usage_in_bytes",
+            "memory/memory.stat",
+            "total_inactive_file",
+        ),
+    ],
+)
+def test_files_that_a_control_group_can_drop_count_as_free(
+    tmp_path: Path, limit: str, usage: str, stat: str, droppable: str
+) -> None:
+    (tmp_path / "memory").mkdir()
+    (tmp_path / limit).write_text("2000000\n")
+    (tmp_path / usage).write_text("1900000\n")
+    (tmp_path / stat).write_text(f"anon 500000\nactive_file 7\n{droppable} 1400000\nworkingset_{droppable} 9\n")
+    assert read_free_bytes(tmp_path) == 1_500_000
+
+
+def test_a_control_group_never_has_more_than_its_limit(tmp_path: Path) -> None:
+    (tmp_path / "memory.max").write_text("2000000\n")
+    (tmp_path / "memory.current").write_text("500000\n")
+    (tmp_path / "memory.stat").write_text("inactive_file 600000\n")  # read a moment later than the usage
+    assert read_free_bytes(tmp_path) == 2_000_000
+
+
 def test_a_control_group_without_a_limit_leaves_the_systems_memory(tmp_path: Path) -> None:
     (tmp_path / "memory.max").write_text("max\n")
     (tmp_path / "memory.current").write_text("500000\n")

@@ -38,6 +38,11 @@ def test_a_port_in_use_is_refused_before_anything_starts(capsys: pytest.CaptureF
     assert f"--port: {port} cannot be used" in capsys.readouterr().err
 
 
+def test_a_host_that_is_no_name_is_refused_before_anything_starts(capsys: pytest.CaptureFixture[str]) -> None:
+    assert serve(["--host=a..b", "--port=0", "--admin-port=0"]) == EXIT_USAGE
+    assert "a..b" in capsys.readouterr().err
+
+
 def test_an_option_out_of_range_is_refused_with_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert serve(["--page-size=0"]) == EXIT_USAGE
     assert "--page-size: 0 cannot be used" in capsys.readouterr().err

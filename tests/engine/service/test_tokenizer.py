@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import math
+import threading
 
 import pytest
 import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
 from support_service import EOS_ID, byte_backend, byte_tokenizer
-from tokenizers import decoders, models
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 
 from sapwood_engine.errors import CheckpointError, InvalidField
 from sapwood_engine.service.tokenizer import Detokenizer, Tokenizer
@@ -126,6 +128,51 @@ def test_a_vocabulary_that_writes_bytes_in_an_unknown_way_is_refused() -> None:
     backend.decoder = decoders.WordPiece()
     with pytest.raises(CheckpointError, match="WordPiece"):
         Tokenizer(backend)
+
+
+@given(st.text(max_size=60))
+def test_no_text_has_more_characters_to_a_token_than_is_said(text: str) -> None:
+    backend = byte_backend()
+    backend.normalizer = normalizers.NFC()
+    tokenizer = Tokenizer(backend)
+    assert tokenizer.max_characters_per_token == 4 * len("<|end|>")
+    for whole in (text, text + "<|end|>" * 9, "\u1100\u1161\u11a8" * 9):
+        assert len(whole) <= tokenizer.max_characters_per_token * len(tokenizer.encode(whole, add_special_tokens=False))
+
+
+def test_a_tokenizer_that_may_drop_text_bounds_nothing() -> None:
+    assert byte_tokenizer().max_characters_per_token == len("<|end|>")
+    assert sentencepiece_tokenizer().max_characters_per_token == len("<0x00>")
+    strips, replaces, splits, eats, cuts, skips = (byte_backend() for _ in range(6))
+    strips.normalizer = normalizers.Strip()
+    replaces.normalizer = normalizers.Replace(Regex(" +"), "")
+    splits.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), splits.pre_tokenizer])
+    eats.add_tokens([tokenizers.AddedToken("<eats>", rstrip=True)])
+    cuts.enable_truncation(5)
+    skips.pre_tokenizer = pre_tokenizers.Digits()  # characters are not written as bytes: most are unknown
+    unknown = tokenizers.Tokenizer(models.BPE(vocab={"a": 0}, merges=[]))
+    unknown.decoder = decoders.ByteLevel()
+    for backend in (strips, replaces, splits, eats, cuts, skips, unknown):
+        assert Tokenizer(backend).max_characters_per_token == math.inf
+
+
+def test_other_threads_run_while_a_long_text_is_tokenized() -> None:
+    tokenizer, text, done = byte_tokenizer(), "word " * 100_000, threading.Event()
+    turns, turns_meanwhile = 0, 0
+
+    def encode() -> None:
+        nonlocal turns_meanwhile
+        before = turns
+        tokenizer.encode(text, add_special_tokens=False)
+        turns_meanwhile = turns - before
+        done.set()
+
+    thread = threading.Thread(target=encode)
+    thread.start()
+    while not done.wait(0.001):
+        turns += 1
+    thread.join()
+    assert turns_meanwhile > 10, "a lock held throughout leaves a turn or two, before and after"
 
 
 def test_a_model_without_a_chat_template_says_which_api_to_use() -> None:

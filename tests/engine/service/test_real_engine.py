@@ -1,0 +1,90 @@
+"""`sapwood serve` with its real model, as a whole: how a stream fares when processes are told to end, or die."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from http.client import HTTPResponse
+
+import psutil
+import pytest
+
+from sapwood_tools.bench.servers import free_port
+
+pytestmark = pytest.mark.engine
+
+_START_SECONDS = 240
+
+
+@dataclass
+class Served:
+    """A running engine."""
+
+    process: subprocess.Popen[bytes]
+    url: str
+
+    def open_stream(self, *, max_tokens: int) -> HTTPResponse:
+        """Begin a streamed completion; returns once its first event is there."""
+        body = {"model": "smollm2-135m", "prompt": "Once", "max_tokens": max_tokens, "stream": True, "ignore_eos": True}
+        request = urllib.request.Request(
+            f"{self.url}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+        )
+        response: HTTPResponse = urllib.request.urlopen(request, timeout=120)
+        assert response.readline().startswith(b"data: ")
+        return response
+
+    def worker(self) -> psutil.Process:
+        (child,) = psutil.Process(self.process.pid).children()
+        return child
+
+
+@pytest.fixture
+def served() -> Iterator[Served]:
+    port = free_port()
+    command = [sys.executable, "-m", "sapwood", "serve", f"--port={port}", "--admin-port=0", "--kv-tokens=8192"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+        url = f"http://127.0.0.1:{port}"
+        deadline = time.monotonic() + _START_SECONDS
+        while not _is_ready(url):
+            assert process.poll() is None, "the engine did not start"
+            assert time.monotonic() < deadline, "the engine is not ready in time"
+        yield Served(process, url)
+        process.kill()
+
+
+def _is_ready(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}/readyz", timeout=5) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+def test_a_signal_to_every_process_at_once_drains(served: Served) -> None:
+    worker = served.worker()
+    with served.open_stream(max_tokens=40) as stream:
+        worker.send_signal(signal.SIGTERM)
+        served.process.send_signal(signal.SIGTERM)
+        events = stream.read()
+    assert b"[DONE]" in events
+    assert b'"error"' not in events
+    assert served.process.wait(60) == 0
+
+
+def test_the_worker_killed_under_load_ends_every_stream_with_an_error_and_the_program_with_a_failure(
+    served: Served,
+) -> None:
+    streams = [served.open_stream(max_tokens=4000) for _ in range(4)]
+    served.worker().kill()
+    for stream in streams:
+        with stream:
+            events = stream.read()
+        assert b'"error"' in events
+        assert b"[DONE]" not in events
+    assert served.process.wait(30) == 1
