@@ -114,7 +114,8 @@ class Admitter:
 
     def _open_beside(self, sequence: Sequence, cached: int) -> Opening | None:
         """Find a seat and pages for ``sequence`` beside all who run."""
-        needed = self._num_pages(sequence) - cached // self._cache.page_size + self._headroom_pages()
+        headroom_pages = self._headroom_pages()
+        needed = self._num_pages(sequence) - cached // self._cache.page_size + headroom_pages
         if not self._running.num_free_seats or needed > self._cache.num_available():
             return None  # Without a match, which would count the prefix as used.
         opening = open_table(
@@ -122,7 +123,7 @@ class Admitter:
             sequence.request.namespace,
             sequence.key(),
             limit_tokens=sequence.reusable_tokens,
-            headroom_pages=self._headroom_pages(),
+            headroom_pages=headroom_pages,
             priority=sequence.request.priority,
         )
         return None if isinstance(opening, Shortfall) else opening

