@@ -52,12 +52,17 @@ def tensor_bytes(runner: ModelRunner, position: int) -> int:
 
 
 def python_bytes(runner: ModelRunner, position: int) -> int:
-    """The peak of what Python and numpy allocate during a step."""
-    tracemalloc.start()
-    decode_at(runner, position)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    return peak
+    """The peak of what Python and numpy allocate during a step.
+
+    The least of several steps: whatever else runs in this process, a collector or a thread, can only add to it.
+    """
+    peaks = []
+    for _ in range(40):
+        tracemalloc.start()
+        decode_at(runner, position)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    return min(peaks)
 
 
 @pytest.mark.filterwarnings("ignore:.*[Pp]rofiler.*")
@@ -69,10 +74,11 @@ def test_torch_allocates_the_same_however_long_the_contexts_are(runner: ModelRun
 
 
 def test_python_allocates_the_same_however_long_the_contexts_are(runner: ModelRunner) -> None:
-    for position in (8, 500):
+    for position in (270, 500):
         python_bytes(runner, position)
-    # A context of 500 is 125 pages a seat; a list of them would be 1,000 bytes a seat.
-    assert abs(python_bytes(runner, 500) - python_bytes(runner, 8)) < 512
+    # Both beyond 256, up to which Python keeps its integers: each larger one is an object of 32 bytes. A list of the
+    # 57 pages more of one of the later seats, whose ids are beyond 256 too, would be 2,200 bytes.
+    assert abs(python_bytes(runner, 500) - python_bytes(runner, 270)) < 512
 
 
 def test_the_pool_stays_where_it_is() -> None:
