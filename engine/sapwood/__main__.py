@@ -7,6 +7,8 @@ program is a function that takes its own arguments and returns the exit code.
 from __future__ import annotations
 
 import importlib
+import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -56,6 +58,27 @@ def usage() -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program that ``argv`` (default: the process's) names; its exit code, or 2 for a wrong name."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    _open_missing_streams()
+    try:
+        try:
+            return _dispatch(arguments)
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        # As in `sapwood --help | head -1`. What could not be written would be tried again at exit.
+        with open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+
+
+def _open_missing_streams() -> None:
+    """Give a program that was started with a standard stream closed (``>&-``) one that leads nowhere."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  # to the end of the process
+
+
+def _dispatch(arguments: list[str]) -> int:
     match arguments:
         case ["--version" | "-V"]:
             print(f"sapwood {version('sapwood')}")

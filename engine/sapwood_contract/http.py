@@ -15,6 +15,9 @@ ADMIN_FLUSH = "/admin/flush"
 ADMIN_DRAIN = "/admin/drain"
 ADMIN_ABORT = "/admin/abort"
 
+MAX_CACHE_NODES = 10_000
+"""Most nodes that one answer of `ADMIN_CACHE` holds."""
+
 EngineState = Literal["loading", "warming", "ready", "draining"]
 
 
@@ -28,7 +31,8 @@ class LoadSnapshot:
     num_running: int = 0
     num_waiting: int = 0
     num_waiting_tokens: int = 0
-    """Prompt tokens not yet computed, of waiting requests."""
+    """What waiting requests will have to compute: their tokens, but for those that the cache held when the scheduler
+    last looked at each, on its arrival at least."""
     kv_capacity_tokens: int = 0
     kv_page_tokens: int = 0
     kv_active_tokens: int = 0

@@ -1,7 +1,8 @@
 """The engine's launch options: one typed value, and argv for it and back.
 
 The operator renders a pod's argv with `to_argv`, the engine reads it with `parse`, and
-``parse(to_argv(options)) == options`` for every value. Anything unknown or malformed is refused.
+``parse(to_argv(options)) == options`` for every value (but the text ``--``, which argv cannot carry). Anything unknown
+or malformed is refused.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ EvictionPolicyName = Literal["lru", "lfu", "slru", "fifo", "mru", "filo", "prior
 AttentionBackendName = Literal["auto", "cpu", "reference"]
 DtypeName = Literal["auto", "bfloat16", "float16", "float32"]
 SamplingDefaultsName = Literal["checkpoint", "openai"]
+CpuStepName = Literal["auto", "on", "off"]
 Switch = Literal["on", "off"]
 
 
@@ -37,12 +39,19 @@ class LaunchOptions:
     host: str = _option("127.0.0.1", "address of the OpenAI API")
     port: int = _option(8000, "port of the OpenAI API; 0 takes a free one")
     admin_host: str = _option("127.0.0.1", "address of the admin API")
-    admin_port: int = _option(8001, "port of the admin API; 0 takes a free one")
+    admin_port: int | None = _option(
+        None, "port of the admin API; 0 takes a free one; default: one more than --port, or 0 with it"
+    )
     api_key_file: str | None = _option(
         None, "file with API keys, one a line; SAPWOOD_API_KEY in the environment adds one; none: no authentication"
     )
     dtype: DtypeName = _option("auto", "arithmetic of the model; auto: the fastest that this device computes natively")
-    attention_backend: AttentionBackendName = _option("auto", "auto: the fastest that this device can run")
+    attention_backend: AttentionBackendName = _option(
+        "auto", "attention of the torch operators; naming one means --cpu-step=off; auto: the fastest that runs here"
+    )
+    cpu_step: CpuStepName = _option(
+        "auto", "compute a step as one compiled function; auto: where model and processor allow; off: torch operators"
+    )
     threads: int | None = _option(None, "compute threads; default: one per physical core that this process may use")
     context_length: int | None = _option(None, "most tokens of one request; default: the model's own, or what fits")
     sampling_defaults: SamplingDefaultsName = _option(
@@ -62,6 +71,9 @@ class LaunchOptions:
     max_step_tokens: int = _option(2048, "most tokens in one step, over all requests")
     chunk_tokens: int = _option(512, "most prompt tokens of one request in one step")
     ttft_target_seconds: float = _option(2.0, "time to first token that the sapwood policy's ageing aims at")
+    step_timeout_seconds: float = _option(
+        300.0, "a worker that has work and ends no step for so long hangs: it is killed, the program ends"
+    )
     drain_seconds: float = _option(30.0, "after SIGTERM, how long running requests may go on")
     seed: int | None = _option(None, "seed of the seeds drawn for requests that bring none; default: from the system")
     log_level: Literal["debug", "info", "warning", "error"] = _option("info", "least severe log line written")
@@ -112,7 +124,11 @@ def parse(argv: Sequence[str], *, prog: str = "sapwood serve") -> LaunchOptions:
             metavar=None if closed else f.name.upper(),
             help=f"{f.metadata['help']}" + ("" if f.default is None else f" (default: {f.default})"),
         )
-    return LaunchOptions(**vars(parser.parse_args(list(argv))))
+    values = vars(parser.parse_args(list(argv)))
+    for name, value in values.items():
+        if value == []:  # what argparse makes of a `--` before Python 3.13
+            parser.error(f"argument {flag(name)}: '--' is no value")
+    return LaunchOptions(**values)
 
 
 HINTS: dict[str, Any] = typing.get_type_hints(LaunchOptions)

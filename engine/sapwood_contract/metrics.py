@@ -28,6 +28,7 @@ STARTUP_PHASES = ("resolve", "load", "compile", "warm")
 _LATENCY_SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _ITL_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.04, 0.06, 0.08, 0.1, 0.15, 0.25, 0.5, 1.0)
 _DURATION_SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+_IDLE_SECONDS = (0.1, 1.0, 5.0, 15.0, 30.0, 60.0, 120.0, 300.0, 900.0, 1800.0, 3600.0, 7200.0, 21600.0, 86400.0)
 _STEP_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.35, 0.5, 1.0, 2.0, 5.0)
 _BATCH_TOKENS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0)
 
@@ -131,6 +132,20 @@ SERIES: tuple[Series, ...] = (
         "Cached tokens dropped.",
         ("model", "reason", "to"),
         {"reason": EVICTION_REASONS, "to": EVICTION_TARGETS},
+    ),
+    Series(
+        "sapwood_evicted_idle_seconds",
+        "histogram",
+        "How long cached tokens that went for room had not been used; one sample an eviction.",
+        ("model",),
+        buckets=_IDLE_SECONDS,
+    ),
+    Series(
+        "sapwood_reuse_gap_seconds",
+        "histogram",
+        "How long a cached prefix had not been used when a request found it; one sample a request.",
+        ("model",),
+        buckets=_IDLE_SECONDS,
     ),
     Series("sapwood_radix_nodes", "gauge", "Nodes of the radix tree.", ("model",)),
     Series(

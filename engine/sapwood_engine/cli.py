@@ -4,18 +4,19 @@ The only module that sees every layer. What is heavy is imported where it is nee
 alone, everything of HTTP in the other process alone, while a thread starts the worker and reads the
 tokenizer.
 
-Exit codes of ``sapwood serve``: 0 after a drain; 1 when the engine could not start or its worker died; 2
-for options that cannot be used; 128 + n when a second signal n cut the drain short.
+Exit codes of ``sapwood serve``: 0 after a drain, or when a signal ended the start; 1 when the engine could not
+start or its worker died; 2 for options that cannot be used; 128 + n when a second signal n cut the drain short.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ipaddress
+import logging
 import os
 import signal
 import socket
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,17 +28,24 @@ from sapwood_contract import launch
 from sapwood_contract.launch import LaunchOptions
 from sapwood_engine.config import EngineConfig, HttpSettings, engine_config
 from sapwood_engine.errors import ConfigError, WorkerDied
+from sapwood_engine.service.exit_codes import EXIT_DRAINED, EXIT_USAGE
+from sapwood_engine.service.pipe_folder import new_pipe_folder
+from sapwood_engine.service.signals import StopSignals
 from sapwood_engine.service.worker_process import WorkerProcess
 
 if TYPE_CHECKING:
+    from sapwood_engine.checkpoint.spec import ModelSpec
     from sapwood_engine.service.ipc import HttpChannel
     from sapwood_engine.service.start import Start
 
 API_KEY_VARIABLE = "SAPWOOD_API_KEY"
-EXIT_USAGE = 2
+
+_log = logging.getLogger(__name__)
 
 _PHASES = {"weights": "load", "kernels": "compile", "warm": "warm"}
 """What the runtime calls a phase of the start -> what `sapwood_contract.metrics` does."""
+_LEAST_KV_BYTES = {"float32": 4}
+"""A key's or a value's bytes where they are known before torch is; else 16 bits are the least."""
 _BACKLOG = 2048
 _BUILTIN = "builtin:"
 
@@ -57,15 +65,18 @@ class Ports:
 def serve(argv: Sequence[str]) -> int:
     """Serve until told to stop; return the exit code."""
     begin = time.monotonic()
+    signals = StopSignals()
     options = launch.parse(argv)
     try:
         config = engine_config(options)
         api_keys = read_api_keys(options.api_key_file, os.environ)
         ports = listen(config.http)
+        if signals.came:
+            return EXIT_DRAINED
+        directory = new_pipe_folder()
     except ConfigError as error:
         print(f"sapwood: {error}", file=sys.stderr)
         return EXIT_USAGE
-    directory = Path(tempfile.mkdtemp(prefix="sapwood-"))
     # What is on this machine the worker finds by itself: it is on its way before anything else is imported.
     worker = _spawn(options, directory) if _is_local(options.model) else None
 
@@ -74,11 +85,13 @@ def serve(argv: Sequence[str]) -> int:
     from sapwood_engine.service.start import Start
 
     configure_logging(options.log_level, program="http")
+    if not api_keys and not _is_loopback(ports.api):
+        _log.warning("no API key is asked for: every machine that reaches this address may use the OpenAI API")
     channel = HttpChannel(directory)
     start = Start()
     # A daemon: a download that is no longer wanted does not keep the program from ending.
     Thread(target=_prepare, args=(start, worker, config, options, directory), name="start", daemon=True).start()
-    return run_http_process(config, channel, start, ports=ports, api_keys=api_keys, begin=begin)
+    return run_http_process(config, channel, start, ports=ports, api_keys=api_keys, signals=signals, begin=begin)
 
 
 def run_http_process(
@@ -88,6 +101,7 @@ def run_http_process(
     *,
     ports: Ports,
     api_keys: frozenset[str],
+    signals: StopSignals,
     begin: float,
 ) -> int:
     """Serve what ``start`` brings up until told to stop; return the exit code.
@@ -125,7 +139,9 @@ def run_http_process(
         ),
         addresses=Addresses(api_url=_url(ports.api), admin_url=_url(ports.admin), needs_key=bool(api_keys)),
         console=console,
+        signals=signals,
         drain_seconds=config.http.drain_seconds,
+        step_timeout_seconds=config.scheduler.step_timeout_seconds,
         begin=begin,
     )
     try:
@@ -186,6 +202,19 @@ def worker(argv: Sequence[str]) -> int:
     return run_worker(config, WorkerChannel(Addresses(Path(directory))), build)
 
 
+def _check_it_can_fit(config: EngineConfig, spec: ModelSpec) -> None:
+    """Raise `ConfigError` for a context or a KV cache that cannot be, whatever the weights will leave free."""
+    from sapwood_engine.runtime.memory_plan import plan_memory, read_free_bytes
+
+    plan_memory(
+        spec,
+        config.cache,
+        context_length=config.model.context_length,
+        element_bytes=_LEAST_KV_BYTES.get(config.model.dtype, 2),
+        free_bytes=read_free_bytes(),
+    )
+
+
 def _kernel_cache(environment: Mapping[str, str]) -> Path:
     """Where compiled kernels are kept from one start to the next, if it can be written."""
     home = environment.get("XDG_CACHE_HOME")
@@ -201,16 +230,27 @@ def read_api_keys(path: str | None, environment: Mapping[str, str]) -> frozenset
     """Return the keys of the file at ``path``, one a line, and the one in the environment; `ConfigError`
     if unusable.
     """
-    keys = {environment.get(API_KEY_VARIABLE, "").strip()}
+    own = environment.get(API_KEY_VARIABLE, "").strip()
+    if not _can_be_sent(own):
+        raise ConfigError(API_KEY_VARIABLE, "…", "the key is not printable ASCII: change it")
+    keys = {own}
     if path is not None:
         try:
             lines = Path(path).read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError("--api-key-file", path, f"it cannot be read ({error})") from error
         keys |= {line.strip() for line in lines}
+        for number, line in enumerate(lines, start=1):
+            if not _can_be_sent(line.strip()):
+                raise ConfigError("--api-key-file", path, f"the key in line {number} is not printable ASCII: change it")
         if not any(line.strip() for line in lines):
             raise ConfigError("--api-key-file", path, "it holds no key; leave the option out to ask for none")
     return frozenset(keys - {""})
+
+
+def _can_be_sent(key: str) -> bool:
+    """Clients disagree on how other characters go into a header, so such a key would match for some or for none."""
+    return key.isascii() and key.isprintable()
 
 
 def _spawn(options: LaunchOptions, directory: Path) -> WorkerProcess:
@@ -220,14 +260,17 @@ def _spawn(options: LaunchOptions, directory: Path) -> WorkerProcess:
 def _prepare(
     start: Start, worker: WorkerProcess | None, config: EngineConfig, options: LaunchOptions, directory: Path
 ) -> None:
-    """Find or fetch the checkpoint, start the worker on it if it does not run yet, and read the tokenizer."""
-    from sapwood_engine.checkpoint.source import open_checkpoint, read_sampling_defaults
+    """Find or fetch the checkpoint, see that it can fit, start the worker on it if it does not run yet, and read the
+    tokenizer.
+    """
+    from sapwood_engine.checkpoint.source import open_checkpoint, read_sampling_defaults, read_spec
 
     if worker is not None:
         start.worker.set_result(worker)
     try:
         checkpoint = open_checkpoint(options.model)
         start.checkpoint.set_result(checkpoint)
+        _check_it_can_fit(config, read_spec(checkpoint))
         if worker is None:
             start.worker.set_result(_spawn(replace(options, model=str(checkpoint.folder)), directory))
         start.sampling.set_result(read_sampling_defaults(checkpoint, config.model.sampling_defaults))
@@ -268,6 +311,10 @@ def _listen(host: str, port: int, *, option: str) -> socket.socket:
         reason = error.strerror if isinstance(error, OSError) else error
         fix = f"{host} port {port} cannot be listened on ({reason}); take another, or 0 for a free one"
         raise ConfigError(launch.flag(option), port, fix) from error
+
+
+def _is_loopback(listening: socket.socket) -> bool:
+    return ipaddress.ip_address(listening.getsockname()[0].partition("%")[0]).is_loopback
 
 
 def _url(listening: socket.socket) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from sapwood_contract.launch import (
     AttentionBackendName,
+    CpuStepName,
     DtypeName,
     EvictionPolicyName,
     LaunchOptions,
@@ -31,6 +32,7 @@ class ModelSettings:
     """None: the model's own name."""
     dtype: DtypeName
     attention_backend: AttentionBackendName
+    cpu_step: CpuStepName
     threads: int | None
     """Compute threads; None: one per physical core that this process may use."""
     context_length: int | None
@@ -67,6 +69,8 @@ class SchedulerSettings:
     max_step_tokens: int
     chunk_tokens: int
     ttft_target_seconds: float
+    step_timeout_seconds: float
+    """After which a worker that has work, and says nothing, is killed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,9 +106,10 @@ class _Range:
     fix: str
 
 
+_MOST_PORT = 65_535
 _RANGES: dict[str, _Range] = {
-    "port": _Range(0, 65535, "take a port from 1 to 65535, or 0 for a free one"),
-    "admin_port": _Range(0, 65535, "take a port from 1 to 65535, or 0 for a free one"),
+    "port": _Range(0, _MOST_PORT, "take a port from 1 to 65535, or 0 for a free one"),
+    "admin_port": _Range(0, _MOST_PORT, "take a port from 1 to 65535, or 0 for a free one"),
     "threads": _Range(1, 4096, "give at least 1 thread"),
     "context_length": _Range(2, math.inf, "give at least 2 tokens, one of prompt and one of answer"),
     "page_size": _Range(1, 4096, "take 1 to 4096 tokens a page; 16 suits most models"),
@@ -115,6 +120,7 @@ _RANGES: dict[str, _Range] = {
     "max_step_tokens": _Range(1, 1 << 20, "take 1 to 1048576 tokens a step"),
     "chunk_tokens": _Range(1, 1 << 20, "take 1 to 1048576 tokens of one request"),
     "ttft_target_seconds": _Range(0.001, 3600, "take 0.001 to 3600 seconds"),
+    "step_timeout_seconds": _Range(0.1, 86400, "take 0.1 to 86400 seconds"),
     "drain_seconds": _Range(0, 86400, "take 0 to 86400 seconds"),
 }
 
@@ -133,6 +139,7 @@ def engine_config(options: LaunchOptions) -> EngineConfig:
             served_name=options.served_model_name,
             dtype=options.dtype,
             attention_backend=options.attention_backend,
+            cpu_step=options.cpu_step,
             threads=options.threads,
             context_length=options.context_length,
             sampling_defaults=options.sampling_defaults,
@@ -153,16 +160,26 @@ def engine_config(options: LaunchOptions) -> EngineConfig:
             max_step_tokens=options.max_step_tokens,
             chunk_tokens=options.chunk_tokens,
             ttft_target_seconds=options.ttft_target_seconds,
+            step_timeout_seconds=options.step_timeout_seconds,
         ),
         http=HttpSettings(
             host=options.host,
             port=options.port,
             admin_host=options.admin_host,
-            admin_port=options.admin_port,
+            admin_port=_admin_port(options),
             drain_seconds=options.drain_seconds,
         ),
         seed=options.seed,
     )
+
+
+def _admin_port(options: LaunchOptions) -> int:
+    """The port asked for, or the one after the OpenAI API's, so that engines of different ports get along."""
+    if options.admin_port is not None:
+        return options.admin_port
+    if options.port == _MOST_PORT:
+        raise ConfigError(flag("port"), options.port, "there is no port after it for the admin API: give --admin-port")
+    return options.port + 1 if options.port else 0
 
 
 def _check_together(options: LaunchOptions) -> None:

@@ -1,7 +1,8 @@
 """Random requests against the prefix cache, with the KV of every slot written down to see that no reuse is
 wrong.
 
-A slot's KV is stood for by a hash of everything it depends on: the namespace and all tokens up to its own.
+A slot's KV is stood for by a hash of everything it depends on: the namespace and all tokens up to its own, by pairs
+the one behind it as well. Where keys tell content, one of the tokens is content, and its placeholder another token.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from random import Random
 from typing import get_args
 
 from sapwood_engine.core.eviction import PolicyName
-from sapwood_engine.core.prefix_cache import PageCounts, PrefixCache, Receipt, Shortfall, token_key
-from sapwood_engine.core.request import Namespace
+from sapwood_engine.core.keys import KeyUnit, TokenKey
+from sapwood_engine.core.prefix_cache import PageCounts, PrefixCache, Receipt, Shortfall
+from sapwood_engine.core.request import ContentSpan, Namespace
 
 _NAMESPACES = (
     Namespace("soak"),
@@ -24,6 +26,7 @@ _NAMESPACES = (
 )
 _MAX_RUNNING = 12
 _NUM_REMEMBERED = 48
+_PLACEHOLDER, _CONTENT = 1, 2
 _MAX_PAGES = 8
 """Pages of a request."""
 
@@ -48,12 +51,17 @@ class CacheSoak:
         self._page_size = random.choice((1, 2, 4, 16))
         self._policy = random.choice(policies)
         self._partial_pages = random.random() < 0.8
+        units: tuple[KeyUnit, ...] = get_args(KeyUnit)
+        self._key_unit = random.choice(units)
+        self._content = random.random() < 0.3
         self._num_pages = random.choice((16, 64, 256))
         self._cache = PrefixCache(
             num_pages=self._num_pages,
             page_size=self._page_size,
             policy=self._policy,
             partial_pages=self._partial_pages,
+            key_unit=self._key_unit,
+            content=self._content,
         )
         self._running: list[_Running] = []
         self._owned: set[int] = set()
@@ -64,7 +72,7 @@ class CacheSoak:
     def describe(self) -> str:
         return (
             f"page_size={self._page_size} num_pages={self._num_pages} policy={self._policy} "
-            f"partial_pages={self._partial_pages}"
+            f"partial_pages={self._partial_pages} key_unit={self._key_unit} content={self._content}"
         )
 
     def step(self) -> None:
@@ -85,7 +93,10 @@ class CacheSoak:
         elif chance < 0.99:
             self._now += random.randint(1, 50)
             self._cache.expire(self._now)
-        elif chance < 0.993:
+        elif chance < 0.992:
+            quota = random.choice((None, random.randint(0, self._num_pages * self._page_size)))
+            self._cache.set_quota(random.choice(_NAMESPACES), quota)
+        elif chance < 0.995:
             self._cache.flush(random.choice((None, *_NAMESPACES)))
         else:
             self._cache.take_evicted()
@@ -115,12 +126,13 @@ class CacheSoak:
         random, cache, size = self._random, self._cache, self._page_size
         namespace = random.choice(_NAMESPACES)
         tokens = self._prompt()
-        key = token_key(tokens)
+        key = self._key(tokens)
         limit = len(tokens) - 1
         peeked = cache.peek(namespace, key, limit_tokens=limit)
         found = cache.match(namespace, key, limit_tokens=limit)
         _ensure(peeked == found.num_usable_tokens <= limit, f"peek {peeked}, match {found}, limit {limit}")
-        kv = list(accumulate(tokens, lambda above, token: hash((above, token)), initial=hash(namespace)))[1:]
+        marks = list(zip(tokens, [*tokens[1:], -1], strict=True)) if self._key_unit == "pairs" else tokens
+        kv = list(accumulate(marks, lambda above, mark: hash((above, mark)), initial=hash(namespace)))[1:]
         seen = [slot for page in found.pages for slot in self._kv[page]]
         copied: list[int] = []
         if found.partial:
@@ -139,6 +151,12 @@ class CacheSoak:
             self._kv[own[0]] = copied
         table = [*found.pages, *own]
         self._running.append(_Running(namespace, tokens, kv, table, receipt, found.num_usable_tokens))
+
+    def _key(self, tokens: list[int]) -> TokenKey:
+        if not self._content:
+            return self._cache.keys.key(tokens)
+        content = [ContentSpan(at, 1, b"content") for at, token in enumerate(tokens) if token == _CONTENT]
+        return self._cache.keys.key((_PLACEHOLDER if token == _CONTENT else token for token in tokens), content)
 
     def _prompt(self) -> list[int]:
         """Return some remembered prompt, cut and continued."""
@@ -166,7 +184,7 @@ class CacheSoak:
 
     def _store_unfinished(self, request: _Running) -> None:
         self._compute(request, self._random.randint(request.num_computed, len(request.tokens)))
-        key = token_key(request.tokens[: request.num_computed])
+        key = self._key(request.tokens[: request.num_computed])
         inserted = self._cache.insert(request.receipt, key, request.table, priority=self._random.randrange(3))
         request.receipt = inserted.receipt
         end = inserted.first + len(inserted.pages)
@@ -184,7 +202,7 @@ class CacheSoak:
         pinned_until = self._now + self._random.randint(1, 100) if self._random.random() < 0.2 else 0
         rest = self._cache.finish(
             request.receipt,
-            token_key(request.tokens),
+            self._key(request.tokens),
             request.table,
             priority=self._random.randrange(3),
             pinned_until=pinned_until,

@@ -16,6 +16,7 @@ from typing import get_args
 
 from sapwood_contract.launch import EvictionPolicyName, SchedulerPolicy
 from sapwood_engine.core.admission import Accepted, SchedulerConfig, max_output
+from sapwood_engine.core.keys import KeyUnit
 from sapwood_engine.core.ports import Capacity
 from sapwood_engine.core.prefix_cache import PrefixCache
 from sapwood_engine.core.request import (
@@ -114,12 +115,15 @@ class SchedulerSoak:
         )
         self._eviction = random.choice(evictions)
         self._partial_pages = random.random() < 0.8
+        units: tuple[KeyUnit, ...] = get_args(KeyUnit)
+        self._key_unit = random.choice(units)
         self._cache = PrefixCache(
             num_pages=self._num_pages,
             page_size=page_size,
             policy=self._eviction,
             enabled=random.random() < 0.9,
             partial_pages=self._partial_pages,
+            key_unit=self._key_unit,
         )
         self._scheduler = Scheduler(self._config, self._capacity, self._cache)
         self._namespaces: dict[str, Namespace] = {}
@@ -132,7 +136,10 @@ class SchedulerSoak:
         self._now = 0.0
 
     def describe(self) -> str:
-        return f"{self._config} {self._capacity} eviction={self._eviction} partial_pages={self._partial_pages}"
+        return (
+            f"{self._config} {self._capacity} eviction={self._eviction} partial_pages={self._partial_pages} "
+            f"key_unit={self._key_unit}"
+        )
 
     def step(self) -> None:
         random = self._random
@@ -186,6 +193,7 @@ class SchedulerSoak:
             StopRules(random.randint(1, 24), 0, frozenset({_STOP_TOKEN} if random.random() < 0.5 else ())),
             priority=random.randrange(3),
             routing_key=random.choice(("a", "b", None)),
+            cache_pin_seconds=random.choice((0.0, 0.0, 3.0, 60.0)),
         )
         outcome = self._scheduler.submit(request, self._now)
         if not isinstance(outcome, Accepted):

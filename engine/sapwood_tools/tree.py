@@ -16,36 +16,59 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import aiohttp
 
-from sapwood_contract.http import ADMIN_CACHE, ADMIN_LOAD
+from sapwood_contract.http import ADMIN_CACHE, ADMIN_LOAD, MAX_CACHE_NODES
 
 _TIMEOUT_SECONDS = 30.0
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print the tree, once or (``--watch``) again and again; 1 where the engine cannot be asked."""
+    """Print the tree, once or (``--watch``) again and again; 1 where the engine cannot be asked.
+
+    A reader that closes the pipe (``| head``) has seen enough: that is no error.
+    """
     parser = argparse.ArgumentParser(
         prog="sapwood tree", allow_abbrev=False, description="Show the radix tree of a running engine."
     )
     parser.add_argument(
         "--url", default="http://127.0.0.1:8001", help="the engine's admin address (default: %(default)s)"
     )
-    parser.add_argument("--max-nodes", type=int, default=200, help="most nodes shown (default: %(default)s)")
+    parser.add_argument(
+        "--max-nodes",
+        type=_node_count,
+        default=200,
+        help=f"most nodes shown, up to {MAX_CACHE_NODES} (default: %(default)s)",
+    )
     parser.add_argument("--watch", type=float, metavar="SECONDS", help="draw it again every so often, until Ctrl-C")
     options = parser.parse_args(list(argv))
     try:
         asyncio.run(_show(options.url, options.max_nodes, options.watch))
+    except aiohttp.ClientResponseError as error:
+        print(f"sapwood tree: {options.url} answers {error.status} {error.message}", file=sys.stderr)
+        return 1
     except (aiohttp.ClientError, TimeoutError) as error:
         print(f"sapwood tree: {options.url} does not answer: {error}", file=sys.stderr)
         return 1
+    except BrokenPipeError:
+        # What is still buffered would be written, and fail again, at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt:
-        return 0
+        pass
     return 0
+
+
+def _node_count(text: str) -> int:
+    """Read ``--max-nodes``; what the engine would refuse is refused here."""
+    number = int(text)
+    if not 1 <= number <= MAX_CACHE_NODES:
+        raise argparse.ArgumentTypeError(f"{text} cannot be used: take 1 to {MAX_CACHE_NODES} nodes")
+    return number
 
 
 async def _show(url: str, max_nodes: int, watch_seconds: float | None) -> None:

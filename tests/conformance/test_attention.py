@@ -68,7 +68,7 @@ def shapes(draw: st.DrawFn) -> Shape:
     )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(shape=shapes())
 def test_any_batch_gives_what_the_definition_gives(backend: AttentionBackend, shape: Shape) -> None:
     check(backend, make_case(shape))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 from support_fake_executor import FakeExecutor
-from support_torch_executor import FailingModel, capacity, tiny_decoder, tiny_executor
+from support_torch_executor import FailingModel, capacity, composed, tiny_executor
 
 from sapwood_engine.core.ports import Capacity, Executor
 from sapwood_engine.core.request import SamplingParams
@@ -22,6 +22,7 @@ from sapwood_engine.core.step import (
     StepResult,
 )
 from sapwood_engine.errors import StepFailed
+from sapwood_engine.kernels.attention.reference import ReferenceAttention
 
 LIMITS = capacity(num_pages=64, page_size=4)
 GREEDY = SamplingParams(seed=0, temperature=0.0)
@@ -37,7 +38,7 @@ def make_fake(fail_launches: frozenset[int]) -> Executor:
 
 
 def make_torch(fail_launches: frozenset[int]) -> Executor:
-    return tiny_executor(LIMITS, model=FailingModel(tiny_decoder(), fail_launches))
+    return tiny_executor(LIMITS, model=FailingModel(composed(ReferenceAttention()), fail_launches))
 
 
 @pytest.fixture(params=[make_fake, make_torch], ids=["fake", "torch"])

@@ -26,7 +26,7 @@ def values_of(hint: Any) -> st.SearchStrategy[Any]:
     simple: dict[type, st.SearchStrategy[Any]] = {
         int: st.integers(),
         float: st.floats(allow_nan=False),
-        str: st.text(),
+        str: st.text().filter(lambda text: text != "--"),
     }
     return simple[hint]
 

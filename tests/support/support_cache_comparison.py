@@ -5,18 +5,38 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from support_prefix_cache import SPACE, NaiveCache, StoredPage, Tokens, cached
+from support_prefix_cache import SPACE, Marks, NaiveCache, StoredPage
 
 from sapwood_engine.core.eviction import PolicyName
-from sapwood_engine.core.prefix_cache import Match, PageCounts, PrefixCache, Receipt, Shortfall, token_key
+from sapwood_engine.core.keys import TOKENS_ONLY, KeyFormat, TokenKey
+from sapwood_engine.core.prefix_cache import Match, PageCounts, PrefixCache, Receipt, Shortfall
 from sapwood_engine.core.radix_tree import iter_nodes
-from sapwood_engine.core.request import Namespace
+from sapwood_engine.core.request import ContentSpan, Namespace
 
 SPACES = (SPACE, Namespace("model", adapter_id="a"), Namespace("model", tenant_salt="a"))
 PAGES = 12
 
-Slot = tuple[Namespace, Tokens]
-"""What a slot's KV depends on: the namespace and all tokens up to its own."""
+Slot = tuple[Namespace, Marks]
+"""What a slot's KV depends on: the namespace and all marks up to its own."""
+
+_PLACEHOLDER = 7
+_CONTENT_MARK = 100
+"""Content is told from tokens, and from other content, by marks that no token has."""
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """Token ids with their content, and one mark a position, reckoned without the cache's keys."""
+
+    token_ids: tuple[int, ...]
+    content: tuple[ContentSpan, ...]
+    marks: Marks
+
+    def key(self, keys: KeyFormat, num_tokens: int | None = None) -> TokenKey:
+        """The key of the first ``num_tokens``: spans that begin there are cut with them."""
+        end = len(self.token_ids) if num_tokens is None else num_tokens
+        whole = keys.key(self.token_ids, self.content)
+        return whole[: keys.num_units(end) * keys.unit_bytes]
 
 
 @dataclass
@@ -24,7 +44,7 @@ class Running:
     """A request as the test keeps it."""
 
     namespace: Namespace
-    tokens: Tokens
+    prompt: Prompt
     table: list[int]
     receipt: Receipt
     path: list[StoredPage]
@@ -35,65 +55,97 @@ class Comparison:
     right.
     """
 
-    def __init__(self, *, page_size: int, policy: PolicyName, partial_pages: bool) -> None:
+    def __init__(
+        self, *, page_size: int, policy: PolicyName, partial_pages: bool, keys: KeyFormat = TOKENS_ONLY
+    ) -> None:
         self.page_size = page_size
-        self.cache = PrefixCache(num_pages=PAGES, page_size=page_size, policy=policy, partial_pages=partial_pages)
+        self.keys = keys
+        self.cache = PrefixCache(
+            num_pages=PAGES,
+            page_size=page_size,
+            policy=policy,
+            partial_pages=partial_pages,
+            key_unit=keys.unit,
+            content=keys.content,
+        )
         self.naive = NaiveCache(page_size, policy, partial_pages and page_size > 1)
         self.running: list[Running] = []
         self.owned: set[int] = set()
         self.kv: dict[int, list[Slot]] = {}
-        self.history: list[tuple[Namespace, Tokens]] = []
+        self.history: list[tuple[Namespace, Prompt]] = []
         self.evicted_tokens = 0
         self.now = 0
 
-    def tokens(self, blocks: list[int], rest: list[int]) -> Tokens:
-        """Repeat each block over a page, so that prefixes are shared at every page size."""
-        return (*(block for block in blocks for _ in range(self.page_size)), *rest[: self.page_size])
+    def prompt(self, blocks: list[int], rest: list[int]) -> Prompt:
+        """Repeat each block over a page, so that prefixes are shared at every page size.
+
+        Where the keys tell content, each block is one: placeholders, all the same.
+        """
+        size = self.page_size
+        ids = [block for block in blocks for _ in range(size)]
+        depends = list(ids)
+        content: tuple[ContentSpan, ...] = ()
+        if self.keys.content:
+            content = tuple(ContentSpan(at * size, size, bytes([block])) for at, block in enumerate(blocks))
+            depends = [_CONTENT_MARK + block for block in ids]
+            ids = [_PLACEHOLDER] * len(ids)
+        ids += rest[:size]
+        depends += rest[:size]
+        behind: list[tuple[int, ...]] = [(token,) for token in depends[1:]] if self.keys.unit == "pairs" else []
+        marks = tuple((token, *(behind[at] if at < len(behind) else ())) for at, token in enumerate(depends))
+        return Prompt(tuple(ids), content, marks)
+
+    def units(self, prompt: Prompt, num_tokens: int) -> Marks:
+        """The marks of the units that the first ``num_tokens`` tokens make."""
+        return prompt.marks[: num_tokens - (self.keys.unit == "pairs")] if num_tokens else ()
 
     def begin(self, namespace: Namespace, blocks: list[int], rest: list[int]) -> None:
-        tokens = self.tokens(blocks, rest)
-        self.history = [*self.history[-7:], (namespace, tokens)]
-        limit = len(tokens) - 1
-        found = self.cache.match(namespace, token_key(tokens), limit_tokens=limit)
-        path = self.naive.whole_pages(namespace, tokens[:limit])
+        prompt = self.prompt(blocks, rest)
+        num_tokens = len(prompt.token_ids)
+        self.history = [*self.history[-7:], (namespace, prompt)]
+        limit = num_tokens - 1
+        found = self.cache.match(namespace, prompt.key(self.keys), limit_tokens=limit)
+        path = self.naive.whole_pages(namespace, prompt.marks[:limit])
         assert found.pages == tuple(page.page for page in path)
-        partial = self.naive.num_partial_tokens(namespace, tokens[:limit])
+        partial = self.naive.num_partial_tokens(namespace, prompt.marks[:limit])
         assert found.num_usable_tokens == len(path) * self.page_size + partial
         if path:
             self.naive.use(path)
-        copied = self.copied_slots(namespace, tokens, found)
+        copied = self.copied_slots(namespace, prompt, found)
         receipt = self.cache.lock(found)
         for page in path:
             page.locks += 1
-        needed = -(-len(tokens) // self.page_size) - len(path)
+        needed = -(-num_tokens // self.page_size) - len(path)
         pages = self.allocate(needed)
         if isinstance(pages, Shortfall):
             self.cache.unlock(receipt)
             self.naive.unlock(path)
+            self.enforce_quota(namespace)
             return
         if copied:
             self.kv[pages[0]] = copied
-        self.running.append(Running(namespace, tokens, [*found.pages, *pages], receipt, path))
+        self.running.append(Running(namespace, prompt, [*found.pages, *pages], receipt, path))
 
     def look(self, namespace: Namespace, blocks: list[int], rest: list[int]) -> None:
         """Match and go away, as a request does that finds no room."""
-        tokens = self.tokens(blocks, rest)
-        path = self.naive.whole_pages(namespace, tokens)
-        found = self.cache.match(namespace, token_key(tokens), limit_tokens=len(tokens))
+        prompt = self.prompt(blocks, rest)
+        num_tokens = len(prompt.token_ids)
+        path = self.naive.whole_pages(namespace, self.units(prompt, num_tokens))
+        found = self.cache.match(namespace, prompt.key(self.keys), limit_tokens=num_tokens)
         assert found.pages == tuple(page.page for page in path)
         if path:
             self.naive.use(path)
 
-    def copied_slots(self, namespace: Namespace, tokens: Tokens, found: Match) -> list[Slot]:
+    def copied_slots(self, namespace: Namespace, prompt: Prompt, found: Match) -> list[Slot]:
         """Check the KV of everything matched; return what the partial page's slots hold."""
         for index, page in enumerate(found.pages):
             start = index * self.page_size
-            assert self.kv[page] == slots(namespace, tokens, start, start + self.page_size)
+            assert self.kv[page] == slots(namespace, prompt, start, start + self.page_size)
         if found.partial is None:
             return []
         assert 1 <= found.partial.num_tokens < self.page_size
         copied = self.kv[found.partial.page][: found.partial.num_tokens]
-        assert copied == slots(namespace, tokens, found.num_tokens, found.num_usable_tokens)
+        assert copied == slots(namespace, prompt, found.num_tokens, found.num_usable_tokens)
         return copied
 
     def allocate(self, needed: int) -> list[int] | Shortfall:
@@ -116,7 +168,7 @@ class Comparison:
         """Write KV up to ``num_tokens``: into the request's own pages, and never into one of the tree's."""
         for position in range(num_tokens):
             page = request.table[position // self.page_size]
-            slot = (request.namespace, request.tokens[: position + 1])
+            slot = (request.namespace, request.prompt.marks[: position + 1])
             if len(self.kv[page]) > position % self.page_size:
                 assert self.kv[page][position % self.page_size] == slot
             else:
@@ -134,20 +186,22 @@ class Comparison:
         request = self.pick(at)
         if request is None or request.receipt.root.flushed:
             return
-        computed = max(len(request.path) * self.page_size, int(share * len(request.tokens)))
+        prompt = request.prompt
+        computed = max(len(request.path) * self.page_size, int(share * len(prompt.token_ids)))
         self.compute(request, computed)
-        key = token_key(request.tokens[:computed])
+        key = prompt.key(self.keys, computed)
+        units = self.units(prompt, computed)
         inserted = self.cache.insert(request.receipt, key, request.table, priority=priority)
         assert inserted.first == len(request.path)
-        request.path = self.naive.insert(
-            request.namespace, request.tokens[:computed], request.table, request.path, priority
-        )
+        if len(units) >= len(request.path) * self.page_size:
+            request.path = self.naive.insert(request.namespace, units, request.table, request.path, priority)
         self.owned -= set(request.table[: len(request.path)])
         self.owned |= set(inserted.duplicates)
         request.table[inserted.first : inserted.first + len(inserted.pages)] = inserted.pages
         assert request.table[: len(request.path)] == [page.page for page in request.path]
         assert not set(request.table) & set(inserted.duplicates)
         request.receipt = inserted.receipt
+        self.enforce_quota(request.namespace)
         self.release(inserted.duplicates)
 
     def finish(self, at: int, priority: int, pin: int) -> None:
@@ -155,19 +209,23 @@ class Comparison:
         if request is None:
             return
         self.running.remove(request)
-        tokens, table = request.tokens, request.table
-        self.compute(request, len(tokens))
+        prompt, table = request.prompt, request.table
+        num_tokens = len(prompt.token_ids)
+        self.compute(request, num_tokens)
         pinned_until = self.now + pin if pin else 0
         rest = self.cache.finish(
-            request.receipt, token_key(tokens), table, priority=priority, pinned_until=pinned_until
+            request.receipt, prompt.key(self.keys), table, priority=priority, pinned_until=pinned_until
         )
         path = request.path
         if not request.receipt.root.flushed:
-            path = self.naive.insert(request.namespace, tokens, table, path, priority)
+            units = self.units(prompt, num_tokens)
+            path = self.naive.insert(request.namespace, units, table, path, priority)
             for page in path:
                 page.expires = max(page.expires, pinned_until)
-            self.naive.insert_tail(request.namespace, tokens, table[-1], priority, pinned_until)
+            tail = table[min(len(units) // self.page_size, len(table) - 1)]
+            self.naive.insert_tail(request.namespace, units, tail, priority, pinned_until)
         self.naive.unlock(path)
+        self.enforce_quota(request.namespace)
         self.owned -= set(table) - set(rest)
         assert set(rest) <= self.owned
         self.release(rest)
@@ -179,12 +237,24 @@ class Comparison:
         self.running.remove(request)
         self.cache.unlock(request.receipt)
         self.naive.unlock(request.path)
+        self.enforce_quota(request.namespace)
         self.release(request.table[len(request.path) :])
 
     def flush(self, namespace: Namespace | None) -> None:
         dropped = self.cache.flush(namespace)
         assert dropped == self.naive.flush(namespace)
         self.evicted_tokens += dropped
+
+    def set_quota(self, namespace: Namespace, num_pages: int | None) -> None:
+        self.cache.set_quota(namespace, None if num_pages is None else num_pages * self.page_size)
+        self.naive.quotas.pop(namespace, None)
+        if num_pages is not None:
+            self.naive.quotas[namespace] = num_pages
+        self.enforce_quota(namespace)
+
+    def enforce_quota(self, namespace: Namespace) -> None:
+        """The cache has done so by itself."""
+        self.evicted_tokens += self.naive.enforce_quota(namespace)
 
     def evict(self, num_pages: int) -> None:
         dropped = self.cache.evict(num_pages)
@@ -210,10 +280,17 @@ class Comparison:
             protected=protected,
         )
 
-        for namespace, tokens in self.history:
-            num_whole = len(self.naive.whole_pages(namespace, tokens)) * self.page_size
-            expected = num_whole + self.naive.num_partial_tokens(namespace, tokens)
-            assert cached(self.cache, tokens, namespace) == expected
+        for namespace in SPACES:
+            kept = [page for page in stored if page.namespace == namespace and not page.flushed]
+            usage = self.cache.usage(namespace)
+            assert usage.kv_tokens == len(kept) * self.page_size
+            assert usage.kv_locked_tokens == sum(page.locks > 0 for page in kept) * self.page_size
+
+        for namespace, prompt in self.history:
+            units = self.units(prompt, len(prompt.token_ids))
+            num_whole = len(self.naive.whole_pages(namespace, units)) * self.page_size
+            expected = num_whole + self.naive.num_partial_tokens(namespace, units)
+            assert self.cache.peek(namespace, prompt.key(self.keys), limit_tokens=len(prompt.token_ids)) == expected
 
         assert sum(event.num_tokens for event in self.cache.take_evicted()) == self.evicted_tokens
         self.evicted_tokens = 0
@@ -232,5 +309,5 @@ def stored_pages(cache: PrefixCache) -> list[int]:
     return sorted(page for root in roots for node in iter_nodes(root) for page in node.live_pages())
 
 
-def slots(namespace: Namespace, tokens: Tokens, start: int, end: int) -> list[Slot]:
-    return [(namespace, tokens[: position + 1]) for position in range(start, end)]
+def slots(namespace: Namespace, prompt: Prompt, start: int, end: int) -> list[Slot]:
+    return [(namespace, prompt.marks[: position + 1]) for position in range(start, end)]

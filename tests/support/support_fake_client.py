@@ -122,7 +122,7 @@ class FakeClient:
     num_open: int = 0
     admin_calls: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     aborted: list[str] = field(default_factory=list)
-    drained: list[float] = field(default_factory=list)
+    drained: list[float | None] = field(default_factory=list)
     all_closed: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def generate(self, generation: Generation) -> AsyncGenerator[TextDelta, None]:
@@ -179,7 +179,7 @@ class FakeClient:
         self.aborted.append(request_id)
         return sum(g.request_id == request_id for g in self.asked)
 
-    async def drain(self, deadline_seconds: float) -> None:
+    async def drain(self, deadline_seconds: float | None = None) -> None:
         self.drained.append(deadline_seconds)
         self.state = "draining"
 

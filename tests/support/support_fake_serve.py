@@ -16,12 +16,14 @@ from sapwood_engine.cli import listen, run_http_process
 from sapwood_engine.config import engine_config
 from sapwood_engine.service.ipc import HttpChannel
 from sapwood_engine.service.logs import configure_logging
+from sapwood_engine.service.signals import StopSignals
 from sapwood_engine.service.start import Start
 from sapwood_engine.service.worker_process import WorkerProcess
 
 
 def main(argv: Sequence[str]) -> int:
     """Serve; the exit code."""
+    signals = StopSignals()
     options = parse(argv)
     config = engine_config(options)
     configure_logging(options.log_level, program="http")
@@ -32,7 +34,9 @@ def main(argv: Sequence[str]) -> int:
     start.sampling.set_result(OPENAI_DEFAULTS)
     start.tokenizer.set_result(byte_tokenizer())
     ports = listen(config.http)
-    return run_http_process(config, channel, start, ports=ports, api_keys=frozenset(), begin=time.monotonic())
+    return run_http_process(
+        config, channel, start, ports=ports, api_keys=frozenset(), signals=signals, begin=time.monotonic()
+    )
 
 
 if __name__ == "__main__":

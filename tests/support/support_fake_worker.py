@@ -14,6 +14,7 @@ from support_service import small_capacity
 
 from sapwood_contract.launch import parse
 from sapwood_engine.config import engine_config
+from sapwood_engine.core.step import StepResult
 from sapwood_engine.errors import ConfigError
 from sapwood_engine.service.ipc import Addresses, WorkerChannel
 from sapwood_engine.service.logs import configure_logging
@@ -21,6 +22,15 @@ from sapwood_engine.service.worker import BuiltExecutor, Report, run_worker
 
 REFUSED_MODEL = "a model that cannot be loaded"
 ENDLESS_MODEL = "a model that never has loaded"
+HUNG_MODEL = "a model whose steps never end"
+
+
+class HungExecutor(FakeExecutor):
+    """Never ends a step."""
+
+    def collect(self) -> StepResult:
+        Event().wait()
+        return super().collect()
 
 
 def main(argv: Sequence[str]) -> int:
@@ -35,7 +45,8 @@ def main(argv: Sequence[str]) -> int:
             raise ConfigError("--model", options.model, "take another")
         if options.model == ENDLESS_MODEL:
             Event().wait()
-        return BuiltExecutor(FakeExecutor(small_capacity()), {"backend": "fake"}, {"load": 0.0})
+        executor = HungExecutor if options.model == HUNG_MODEL else FakeExecutor
+        return BuiltExecutor(executor(small_capacity()), {"backend": "fake"}, {"load": 0.0})
 
     return run_worker(engine_config(options), WorkerChannel(Addresses(Path(directory))), build)
 

@@ -6,19 +6,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 from sapwood_engine.core.eviction import PolicyName
 from sapwood_engine.core.prefix_cache import Match, PrefixCache, Shortfall, token_key
-from sapwood_engine.core.request import Namespace
+from sapwood_engine.core.request import ContentSpan, Namespace
 
 SPACE = Namespace("model")
 
-Tokens = tuple[int, ...]
+Mark = tuple[int, ...]
+"""What the KV of one slot depends on beyond what the slots before it depend on: its token, or its pair of tokens."""
+Marks = tuple[Mark, ...]
 
 
 def cached(cache: PrefixCache, tokens: Sequence[int], namespace: Namespace = SPACE) -> int:
     """Tokens of ``tokens`` that a request for one token more would not compute."""
-    return cache.peek(namespace, token_key(tokens), limit_tokens=len(tokens))
+    return cache.peek(namespace, cache.keys.key(tokens), limit_tokens=len(tokens))
 
 
 def allocate(cache: PrefixCache, num_pages: int) -> list[int]:
@@ -28,7 +31,7 @@ def allocate(cache: PrefixCache, num_pages: int) -> list[int]:
 
 
 def match(cache: PrefixCache, tokens: Sequence[int], namespace: Namespace = SPACE) -> Match:
-    return cache.match(namespace, token_key(tokens), limit_tokens=len(tokens))
+    return cache.match(namespace, cache.keys.key(tokens), limit_tokens=len(tokens))
 
 
 def serve(
@@ -38,9 +41,10 @@ def serve(
     *,
     priority: int = 0,
     pinned_until: int = 0,
+    content: Sequence[ContentSpan] = (),
 ) -> int:
     """Run one request that computes ``tokens`` from start to end; return how many it found cached."""
-    key = token_key(tokens)
+    key = cache.keys.key(tokens, content)
     found = cache.match(namespace, key, limit_tokens=len(tokens) - 1)
     receipt = cache.lock(found)
     own = allocate(cache, -(-len(tokens) // cache.page_size) - len(found.pages))
@@ -55,7 +59,7 @@ class StoredPage:
 
     page: int
     namespace: Namespace
-    tokens: Tokens
+    tokens: Marks
     created: int
     tick: int
     priority: int
@@ -85,9 +89,11 @@ class NaiveCache:
     policy: PolicyName
     partial_pages: bool
     stored: list[StoredPage] = field(default_factory=list)
+    quotas: dict[Namespace, int] = field(default_factory=dict)
+    """Most pages that a namespace may keep."""
     tick: int = 0
 
-    def whole_pages(self, namespace: Namespace, tokens: Tokens) -> list[StoredPage]:
+    def whole_pages(self, namespace: Namespace, tokens: Marks) -> list[StoredPage]:
         """The longest run of whole pages that holds a prefix of ``tokens``, root first."""
         path: list[StoredPage] = []
         while (end := (len(path) + 1) * self.page_size) <= len(tokens):
@@ -97,7 +103,7 @@ class NaiveCache:
             path.append(page)
         return path
 
-    def num_partial_tokens(self, namespace: Namespace, tokens: Tokens) -> int:
+    def num_partial_tokens(self, namespace: Namespace, tokens: Marks) -> int:
         """Tokens behind the whole pages that some page begins with."""
         start = len(self.whole_pages(namespace, tokens)) * self.page_size
         if not self.partial_pages:
@@ -131,7 +137,7 @@ class NaiveCache:
     def insert(
         self,
         namespace: Namespace,
-        tokens: Tokens,
+        tokens: Marks,
         table: Sequence[int],
         locked: list[StoredPage],
         priority: int,
@@ -153,7 +159,7 @@ class NaiveCache:
             page.priority = max(page.priority, priority)
         return path
 
-    def insert_tail(self, namespace: Namespace, tokens: Tokens, page: int, priority: int, expires: int) -> bool:
+    def insert_tail(self, namespace: Namespace, tokens: Marks, page: int, priority: int, expires: int) -> bool:
         if not self.partial_pages or len(tokens) % self.page_size == 0:
             return False
         self.tick += 1
@@ -166,7 +172,7 @@ class NaiveCache:
             and len(other.tokens) <= whole + self.page_size
         ]
         if holders:
-            first = min(holders, key=lambda page: token_key(page.tokens[whole:]))
+            first = min(holders, key=lambda page: token_key(chain.from_iterable(page.tokens[whole:])))
             first.tick = self.tick
             first.expires = max(first.expires, expires)
             return False
@@ -176,14 +182,24 @@ class NaiveCache:
 
     def evict(self, num_pages: int) -> int:
         """Drop the worst leaf page, again and again. Returns the tokens dropped."""
+        return self._evict(num_pages, self.stored)
+
+    def enforce_quota(self, namespace: Namespace) -> int:
+        """Drop the worst leaf page of the namespace while it keeps too many. Returns the tokens dropped."""
+        kept = [page for page in self.stored if self._reachable(page, namespace)]
+        return self._evict(max(0, len(kept) - self.quotas.get(namespace, len(kept))), kept)
+
+    def _evict(self, num_pages: int, among: list[StoredPage]) -> int:
         num_tokens = 0
         for _ in range(num_pages):
-            leaves = [page for page in self.stored if page.locks == 0 and not self._children(page)]
+            leaves = [page for page in among if page.locks == 0 and not self._children(page)]
             if not leaves:
                 break
             victim = min(leaves, key=RANKS[self.policy])
             num_tokens += self._num_tokens(victim)
             self.stored.remove(victim)
+            if among is not self.stored:
+                among.remove(victim)
         return num_tokens
 
     def expire(self, now: int) -> int:
@@ -209,7 +225,7 @@ class NaiveCache:
     def _reachable(self, page: StoredPage, namespace: Namespace) -> bool:
         return page.namespace == namespace and not page.flushed
 
-    def _holding(self, namespace: Namespace, prefix: Tokens) -> StoredPage | None:
+    def _holding(self, namespace: Namespace, prefix: Marks) -> StoredPage | None:
         for page in self.stored:
             if page.tokens == prefix and self._reachable(page, namespace):
                 return page
@@ -227,7 +243,7 @@ class NaiveCache:
             and other.tokens[: len(page.tokens)] == page.tokens
         ]
 
-    def _drop_superseded(self, namespace: Namespace, prefix: Tokens) -> None:
+    def _drop_superseded(self, namespace: Namespace, prefix: Marks) -> None:
         start = (len(prefix) - 1) // self.page_size * self.page_size
         for page in list(self.stored):
             if (
@@ -241,7 +257,7 @@ class NaiveCache:
         return len(page.tokens) % self.page_size or self.page_size
 
 
-def _num_common(left: Tokens, right: Tokens) -> int:
+def _num_common(left: Marks, right: Marks) -> int:
     num = 0
     for one, other in zip(left, right, strict=False):
         if one != other:

@@ -9,9 +9,11 @@ from support_fake_executor import FakeExecutor, TokenOverride, capacity_for_test
 
 from sapwood_engine.core.admission import Accepted, Refused, SchedulerConfig
 from sapwood_engine.core.eviction import PolicyName
+from sapwood_engine.core.keys import KeyUnit
 from sapwood_engine.core.ports import Capacity
 from sapwood_engine.core.prefix_cache import PrefixCache
 from sapwood_engine.core.request import (
+    ContentSpan,
     FinishReason,
     Namespace,
     Request,
@@ -39,6 +41,8 @@ def request(
     routing_key: str | None = None,
     namespace: Namespace = NAMESPACE,
     sampling: SamplingParams | None = None,
+    content: tuple[ContentSpan, ...] = (),
+    cache_pin_seconds: float = 0.0,
 ) -> Request:
     """A greedy request; every field may be set."""
     return Request(
@@ -49,6 +53,8 @@ def request(
         StopRules(max_tokens, min_tokens, stop_token_ids),
         priority,
         routing_key,
+        cache_pin_seconds,
+        content,
     )
 
 
@@ -78,6 +84,9 @@ class Engine:
         cache: PrefixCache | None = None,
         prefix_cache: bool = True,
         partial_pages: bool = True,
+        key_unit: KeyUnit = "tokens",
+        content: bool = False,
+        quota_tokens: int | None = None,
         eviction: PolicyName = "lru",
         overlap: bool = False,
         override: TokenOverride | None = None,
@@ -90,6 +99,9 @@ class Engine:
             policy=eviction,
             enabled=prefix_cache,
             partial_pages=partial_pages,
+            key_unit=key_unit,
+            content=content,
+            quota_tokens=quota_tokens,
         )
         self.executor = FakeExecutor(self.capacity, override=override, fail_launches=fail_launches)
         self.scheduler = Scheduler(config or SchedulerConfig(policy="fcfs"), self.capacity, self.cache)

@@ -32,6 +32,7 @@ from sapwood_engine.service.ipc import HttpChannel, WorkerChannel
 from sapwood_engine.service.messages import FromWorker, Ready, Shutdown
 from sapwood_engine.service.supervisor import attend
 from sapwood_engine.service.tokenizer import ChatTemplate, Tokenizer
+from sapwood_engine.service.watchdog import Watchdog
 from sapwood_engine.service.worker import build_core
 from sapwood_engine.service.worker_process import WorkerProcess
 
@@ -137,6 +138,9 @@ class ThreadWorker:
         self.thread = threading.Thread(target=lambda: ended(self.work()), daemon=True)
         self.thread.start()
 
+    def kill(self) -> None:
+        """Does nothing, for a thread cannot be ended."""
+
 
 @dataclass(slots=True)
 class ThreadEngine:
@@ -204,7 +208,7 @@ async def thread_engine(
         return 0
 
     worker = ThreadWorker(work)
-    attending = asyncio.create_task(attend(worker, channel, client))
+    attending = asyncio.create_task(attend(worker, channel, client, Watchdog(launch.step_timeout_seconds)))
     try:
         async with asyncio.timeout(DEADLINE_SECONDS):
             await client.wait_until_ready()
@@ -243,7 +247,7 @@ async def process_engine(launch: LaunchOptions | None = None) -> AsyncIterator[P
     channel = HttpChannel()
     client = new_client(channel, launch)
     worker = WorkerProcess(fake_worker_command(channel, launch))
-    attending = asyncio.create_task(attend(worker, channel, client))
+    attending = asyncio.create_task(attend(worker, channel, client, Watchdog(launch.step_timeout_seconds)))
     try:
         async with asyncio.timeout(DEADLINE_SECONDS):
             await client.wait_until_ready()

@@ -11,8 +11,9 @@ import torch
 from sapwood_engine.checkpoint.spec import ModelSpec
 from sapwood_engine.kernels.attention.base import AttentionMetadata
 from sapwood_engine.kernels.attention.reference import ReferenceAttention
-from sapwood_engine.layers.batch import ForwardBatch
-from sapwood_engine.models.decoder import Decoder
+from sapwood_engine.layers.batch import StepBatch
+from sapwood_engine.models.decoder import ComposedModel, Decoder
+from sapwood_engine.runtime.model_runner import Model
 
 PAGE_SIZE = 4
 
@@ -29,13 +30,20 @@ class Run:
 class PagedModel:
     """A model with KV of its own; the pages of the sequences alternate, so that none is contiguous."""
 
-    def __init__(self, model: Decoder, spec: ModelSpec, *, num_sequences: int, max_tokens: int) -> None:
-        self._model = model
+    def __init__(
+        self,
+        model: Decoder | Model,
+        spec: ModelSpec,
+        *,
+        num_sequences: int,
+        max_tokens: int,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        """A bare decoder computes over reference attention; ``dtype`` is that of the pages."""
+        self._model = ComposedModel(model, ReferenceAttention()) if isinstance(model, Decoder) else model
         self._num_sequences = num_sequences
-        self._attention = ReferenceAttention()
         num_pages = num_sequences * -(-max_tokens // PAGE_SIZE)
         shape = (num_pages, PAGE_SIZE, spec.num_kv_heads, spec.head_dim)
-        dtype = model.embedding.weight.dtype
         self._kv = [
             (torch.full(shape, torch.nan, dtype=dtype), torch.full(shape, torch.nan, dtype=dtype))
             for _ in range(spec.num_layers)
@@ -49,14 +57,13 @@ class PagedModel:
             self._pages(run, int(p[-1]) + 1)[p // PAGE_SIZE] * PAGE_SIZE + p % PAGE_SIZE
             for run, p in zip(runs, positions, strict=True)
         ]
-        self._attention.plan(self._metadata(runs))
         return self._model.forward(
-            ForwardBatch(
+            StepBatch(
                 token_ids=torch.tensor([t for run in runs for t in run.token_ids]),
                 positions=torch.cat(positions),
                 slots=torch.cat(slots),
-                logits_rows=torch.empty(0, dtype=torch.int64),
-                attention=self._attention,
+                logits_rows=torch.arange(sum(len(run.token_ids) for run in runs)),
+                metadata=self._metadata(runs),
                 kv_layers=self._kv,
             )
         )
@@ -102,16 +109,17 @@ class Greedy:
 
 
 def greedy(
-    model: Decoder,
+    model: Decoder | Model,
     spec: ModelSpec,
     prompts: Sequence[Sequence[int]],
     num_tokens: int,
     *,
     chunk: int = 1 << 30,
+    kv_dtype: torch.dtype = torch.float32,
 ) -> Greedy:
     """Prefill all prompts (in chunks of ``chunk`` tokens), then decode all of them together."""
     longest = max(map(len, prompts)) + num_tokens
-    paged = PagedModel(model, spec, num_sequences=len(prompts), max_tokens=longest)
+    paged = PagedModel(model, spec, num_sequences=len(prompts), max_tokens=longest, dtype=kv_dtype)
     for first in range(chunk, longest, chunk):
         earlier = [Run(s, first - chunk, p[first - chunk : first]) for s, p in enumerate(prompts) if len(p) > first]
         if earlier:

@@ -12,8 +12,8 @@ from sapwood_engine.checkpoint.tensors import StoredTensor
 from sapwood_engine.core.ports import Capacity
 from sapwood_engine.kernels.attention.base import AttentionBackend
 from sapwood_engine.kernels.attention.reference import ReferenceAttention
-from sapwood_engine.layers.batch import ForwardBatch
-from sapwood_engine.models.decoder import Decoder
+from sapwood_engine.layers.batch import StepBatch
+from sapwood_engine.models.decoder import ComposedModel, Decoder
 from sapwood_engine.models.load import load_model
 from sapwood_engine.runtime.executor import TorchExecutor
 from sapwood_engine.runtime.kv_pool import KvPool
@@ -102,7 +102,7 @@ class FailingModel:
         self._fail_forwards = fail_forwards
         self._num_forwards = 0
 
-    def forward(self, batch: ForwardBatch) -> torch.Tensor:
+    def forward(self, batch: StepBatch) -> torch.Tensor:
         """See `Model.forward`."""
         hidden = self._model.forward(batch)
         self._num_forwards += 1
@@ -115,10 +115,15 @@ class FailingModel:
         return self._model.logits(hidden)
 
 
+def composed(attention: AttentionBackend) -> ComposedModel:
+    """`tiny_decoder` over ``attention``."""
+    return ComposedModel(tiny_decoder(), attention)
+
+
 def tiny_executor(
     limits: Capacity, *, model: Model | None = None, attention: AttentionBackend | None = None
 ) -> TorchExecutor:
     """The real executor over ``model`` (default: `tiny_decoder`) and a pool full of NaN."""
     pool = tiny_pool(limits)
-    runner = ModelRunner(model or tiny_decoder(), pool, attention or ReferenceAttention(), limits)
+    runner = ModelRunner(model or composed(attention or ReferenceAttention()), pool, limits)
     return TorchExecutor(limits, runner.run, num_threads=1, release=pool.release)

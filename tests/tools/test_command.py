@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
 import sys
 from importlib.metadata import version
 
@@ -37,6 +40,25 @@ def test_help_lists_every_program_with_its_summary(capsys: pytest.CaptureFixture
     assert command.main(["--help"]) == 0
     shown = capsys.readouterr().out
     assert all(program.summary in shown for program in command.PROGRAMS.values())
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["serve", "--help"], ["tree", "--help"]], ids=" ".join)
+def test_a_reader_that_left_is_no_fault(arguments: list[str]) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "sapwood", *arguments], stdout=writing, stderr=subprocess.PIPE, check=False
+        )
+    finally:
+        os.close(writing)
+    assert done.stderr == b""
+    assert done.returncode in (0, 128 + signal.SIGPIPE)  # argparse hides it from us
+
+
+def test_closed_standard_streams_are_no_fault() -> None:
+    command_line = f"{sys.executable} -m sapwood --help >&- 2>&-"
+    assert subprocess.run(command_line, shell=True, check=False).returncode == 0
 
 
 def test_a_missing_extra_is_told_with_what_to_install(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from array import array
 from typing import Any, Literal
@@ -126,6 +127,36 @@ async def test_the_command_reads_the_admin_api_of_an_engine() -> None:
     assert shown.decode() == (
         "fake/model-1 · ready · 0 running, 0 waiting\n\n● revision r\n└── 16 tokens  1 page  never hit\n"
     )
+
+
+async def test_a_reader_that_has_seen_enough_is_no_error() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    async with served(build_admin_app(EngineWithTree())) as url:
+        argv = [sys.executable, "-m", "sapwood", "tree", "--url", url, "--max-nodes", "7"]
+        process = await asyncio.create_subprocess_exec(*argv, stdout=writing, stderr=asyncio.subprocess.PIPE)
+        os.close(writing)
+        _, said = await process.communicate()
+    assert (process.returncode, said) == (0, b"")
+
+
+@pytest.mark.parametrize("number", ["20000", "0", "-1", "x"])
+def test_a_number_of_nodes_that_the_engine_would_refuse_is_refused_at_once(
+    number: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        tree.main(["--max-nodes", number])
+    assert stopped.value.code == 2
+    assert number in capsys.readouterr().err
+
+
+async def test_an_engine_that_refuses_is_an_error_in_one_line() -> None:
+    async with served(build_admin_app(FakeClient(state="loading", capacity=None))) as url:
+        argv = [sys.executable, "-m", "sapwood", "tree", "--url", url]
+        process = await asyncio.create_subprocess_exec(*argv, stderr=asyncio.subprocess.PIPE)
+        _, said = await process.communicate()
+    assert process.returncode == 1
+    assert said.decode().splitlines() == [f"sapwood tree: {url} answers 503 Service Unavailable"]
 
 
 def test_an_engine_that_does_not_answer_is_an_error_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:

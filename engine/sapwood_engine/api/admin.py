@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from fastapi import APIRouter, FastAPI, Query, Request, Response
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from sapwood_contract.http import (
     ADMIN_ABORT,
@@ -19,6 +19,7 @@ from sapwood_contract.http import (
     ADMIN_DRAIN,
     ADMIN_FLUSH,
     ADMIN_LOAD,
+    MAX_CACHE_NODES,
     EngineLoad,
 )
 from sapwood_engine.api import health
@@ -26,11 +27,12 @@ from sapwood_engine.api.documented import answered_with
 from sapwood_engine.api.edge import Edge
 from sapwood_engine.api.engine_port import Engine
 from sapwood_engine.api.errors import install_error_handlers, json_response
-from sapwood_engine.api.fields import Fields
+from sapwood_engine.api.fields import Fields, refuse
 from sapwood_engine.api.generation import ready_capacity
 from sapwood_engine.api.strict_body import StrictRoute
 
-MAX_CACHE_NODES = 10_000
+_MAX_KEY_CHARACTERS = 256
+_Key = Annotated[str, Field(min_length=1, max_length=_MAX_KEY_CHARACTERS)]
 _MAX_ADMIN_BODY_BYTES = 2**20
 
 router = APIRouter(route_class=StrictRoute)
@@ -39,7 +41,26 @@ router = APIRouter(route_class=StrictRoute)
 class DrainRequest(Fields):
     """Body of ``POST /admin/drain``."""
 
-    deadline_seconds: float | None = Field(None, ge=0, le=86_400, description="30 by default.")
+    deadline_seconds: float | None = Field(None, ge=0, le=86_400, description="As --drain-seconds by default.")
+
+
+def _secret(value: Any) -> Any:
+    """Check here what would be quoted where it is refused."""
+    if value is not None and not (isinstance(value, str) and 0 < len(value) <= _MAX_KEY_CHARACTERS):
+        raise refuse("", "***", f"it must be a string of 1 to {_MAX_KEY_CHARACTERS} characters")
+    return value
+
+
+class FlushRequest(Fields):
+    """Body of ``POST /admin/flush``: without a field everything goes, with one or more a single namespace.
+
+    It is the namespace of requests that named exactly these; a field that is null or left out beside another stands
+    for requests without it.
+    """
+
+    adapter: _Key | None = None
+    extra_key: _Key | None = None
+    cache_salt: Annotated[str | None, BeforeValidator(_secret)] = None
 
 
 class AbortRequest(Fields):
@@ -70,11 +91,16 @@ async def show_cache(request: Request, max_nodes: Annotated[int, Query(ge=1, le=
 
 
 @router.post(ADMIN_FLUSH, summary="Empty the prefix cache", responses=answered_with(dict[str, Any]))
-async def flush_cache(request: Request) -> Response:
-    """Drop every cached prefix that no running request uses."""
+async def flush_cache(request: Request, body: FlushRequest | None = None) -> Response:
+    """Drop every cached prefix, or those of one namespace, but for what running requests use; answer with how many
+    tokens went.
+    """
     engine: Engine = request.app.state.engine
     ready_capacity(engine)
-    return json_response(await engine.admin("flush"))
+    if body is None or not body.model_fields_set:
+        return json_response(await engine.admin("flush"))
+    namespace = {"adapter_id": body.adapter, "extra_key": body.extra_key, "tenant_salt": body.cache_salt}
+    return json_response(await engine.admin("flush", **namespace))
 
 
 @router.post(ADMIN_DRAIN, summary="Take no new requests", responses=answered_with(EngineLoad))
@@ -83,7 +109,7 @@ async def drain(request: Request, body: DrainRequest | None = None) -> Response:
     engine: Engine = request.app.state.engine
     asked = body.deadline_seconds if body is not None else None
     # A caller that gives up waiting has still asked for the drain.
-    await asyncio.shield(asyncio.ensure_future(engine.drain(30.0 if asked is None else asked)))
+    await asyncio.shield(asyncio.ensure_future(engine.drain(asked)))
     return json_response(EngineLoad(engine.model_name, engine.state, engine.load))
 
 

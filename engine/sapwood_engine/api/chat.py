@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,7 +26,7 @@ from sapwood_engine.api.engine_port import Engine
 from sapwood_engine.api.generation import build_generation, check_can_fit, check_model, encode, ready_capacity
 from sapwood_engine.api.logprobs import chat_logprobs
 from sapwood_engine.api.schemas import ChatCompletionRequest, Message
-from sapwood_engine.api.strict_body import StrictRoute
+from sapwood_engine.api.strict_body import StrictRoute, beside_streams
 from sapwood_engine.service.generation import TextDelta
 
 router = APIRouter(route_class=StrictRoute)
@@ -41,11 +42,10 @@ async def create_chat_completion(body: ChatCompletionRequest, request: Request) 
     engine: Engine = request.app.state.engine
     check_model(engine, body.model)
     ready_capacity(engine)
-    prompt = engine.tokenizer.render_chat(
-        [template_message(message) for message in body.messages],
-        **(body.chat_template_kwargs or {}),
-        **how_the_prompt_ends(body.add_generation_prompt, body.continue_final_message),
+    arguments = (body.chat_template_kwargs or {}) | how_the_prompt_ends(
+        body.add_generation_prompt, body.continue_final_message
     )
+    prompt = await beside_streams(request, lambda: render(engine, body.messages, arguments))
     check_can_fit(engine, prompt, "messages")
     generation = build_generation(
         engine,
@@ -58,6 +58,11 @@ async def create_chat_completion(body: ChatCompletionRequest, request: Request) 
     )
     writer = ChatWriter(Heading(engine, body, "chatcmpl"), with_logprobs=bool(body.logprobs))
     return await answer(request, engine, [generation], writer, stream=bool(body.stream))
+
+
+def render(engine: Engine, messages: Sequence[Message], arguments: Mapping[str, Any]) -> str:
+    """Return the prompt that the model's chat template makes of ``messages``; `InvalidField` where it refuses them."""
+    return engine.tokenizer.render_chat([template_message(message) for message in messages], **arguments)
 
 
 def how_the_prompt_ends(add_generation_prompt: bool | None, continue_final_message: bool | None) -> dict[str, bool]:

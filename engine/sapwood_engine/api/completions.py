@@ -29,8 +29,8 @@ from sapwood_engine.api.generation import (
     room_for_answer,
 )
 from sapwood_engine.api.logprobs import TextLogprobWriter, extend
-from sapwood_engine.api.schemas import CompletionRequest
-from sapwood_engine.api.strict_body import StrictRoute
+from sapwood_engine.api.schemas import CompletionRequest, Prompts
+from sapwood_engine.api.strict_body import StrictRoute, beside_streams
 from sapwood_engine.service.generation import TextDelta, TokenInfo
 
 router = APIRouter(route_class=StrictRoute)
@@ -45,7 +45,7 @@ async def create_completion(body: CompletionRequest, request: Request) -> Respon
     """Generate ``n`` choices for each prompt; those of prompt ``p`` are numbered from ``p * n`` on."""
     engine: Engine = request.app.state.engine
     check_model(engine, body.model)
-    prompts = await _read_prompts(engine, body)
+    prompts = await _read_prompts(engine, body, request)
     num_prompt_logprobs = None
     if body.echo and (body.logprobs is not None or body.max_tokens == 0):
         # Also without logprobs: where no token is generated, the prompt's scores are all there is to compute.
@@ -72,21 +72,27 @@ async def create_completion(body: CompletionRequest, request: Request) -> Respon
     return await answer(request, engine, generations, writer, stream=bool(body.stream))
 
 
-async def _read_prompts(engine: Engine, body: CompletionRequest) -> list[Prompt]:
+async def _read_prompts(engine: Engine, body: CompletionRequest, request: Request) -> list[Prompt]:
     capacity = ready_capacity(engine)
     for prompt in body.prompt:  # all of them before the first is looked into: this costs nothing
         if isinstance(prompt, str):
             check_can_fit(engine, prompt, "prompt")
         else:
             room_for_answer(body.max_tokens, len(prompt), capacity.max_context_tokens, "prompt")
+    await beside_streams(request, lambda: _check_all_ids(body.prompt, capacity.vocab_size))
     prompts = []
-    for index, prompt in enumerate(body.prompt):
+    for prompt in body.prompt:
         if isinstance(prompt, str):
             prompts.append(await encode(engine, prompt, add_special_tokens=True))
         else:
-            check_ids(prompt, capacity.vocab_size, "prompt" if len(body.prompt) == 1 else f"prompt.{index}")
             prompts.append(Prompt(prompt))
     return prompts
+
+
+def _check_all_ids(prompts: Prompts, vocab_size: int) -> None:
+    for index, prompt in enumerate(prompts):
+        if not isinstance(prompt, str):
+            check_ids(prompt, vocab_size, "prompt" if len(prompts) == 1 else f"prompt.{index}")
 
 
 @dataclass(frozen=True, slots=True)

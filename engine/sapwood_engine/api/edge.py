@@ -1,4 +1,4 @@
-"""The outermost layer: a request id on every answer, the API key, and a last net under faults of ours.
+"""The outermost layer: a request id on every answer, HEAD, the API key, and a last net under faults of ours.
 
 Plain ASGI, because it must see every answer (404s and refused bodies included) and must not stand between a
 stream and its client's disconnect.
@@ -26,7 +26,7 @@ _SANE_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
 class Edge:
-    """Wraps ``app``; ``scope["state"]["request_id"]`` is set for everything inside.
+    """Wraps ``app``; ``scope["state"]["request_id"]`` is set for everything inside, and HEAD is a GET there.
 
     ``api_keys`` empty means no authentication. ``open_paths`` need no key. With ``refuse_web_pages`` a browser's
     page may read only: without a key nothing else tells it from the operator.
@@ -52,6 +52,8 @@ class Edge:
         headers = Headers(scope=scope)
         request_id = _request_id(headers.get(REQUEST_ID_HEADER))
         scope.setdefault("state", {})["request_id"] = request_id
+        is_head = scope["method"] == "HEAD"
+        inner = {**scope, "method": "GET"} if is_head else scope
         started = False
 
         async def send_with_id(message: Message) -> None:
@@ -59,6 +61,8 @@ class Edge:
             if message["type"] == "http.response.start":
                 started = True
                 MutableHeaders(scope=message)[REQUEST_ID_HEADER] = request_id
+            elif is_head:
+                message = {**message, "body": b""}
             await send(message)
 
         if not self._may_enter(scope["path"], headers.get("authorization", "")):
@@ -68,7 +72,7 @@ class Edge:
             await error_response(WebPageRefused())(scope, receive, send_with_id)
             return
         try:
-            await self._app(scope, receive, send_with_id)
+            await self._app(inner, receive, send_with_id)
         except Exception:
             log.exception("unhandled fault", extra={"request_id": request_id, "path": scope["path"]})
             if started:

@@ -134,6 +134,7 @@ def build_generation(
         n=body.n or 1,
         priority=body.priority or 0,
         routing_key=body.routing_key or body.prompt_cache_key,
+        cache_pin_seconds=body.cache_pin_seconds or 0.0,
         tokenize_seconds=prompt.tokenize_seconds,
     )
 

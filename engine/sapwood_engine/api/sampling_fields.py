@@ -11,6 +11,8 @@ from sapwood_engine.api.fields import Fields, refuse
 
 MAX_STOP_STRINGS = 16
 """OpenAI takes 4; 16 leaves room for agents' markers and keeps the scan of every token cheap."""
+MAX_STOP_CHARACTERS = 1024
+"""Of one: what may be its beginning is held back from the stream, and looked through at every token."""
 MAX_CHOICES = 128
 MAX_BIASED_TOKENS = 1024
 """As many as stop_token_ids: every step of the request adds them to its logits."""
@@ -22,6 +24,7 @@ _HARMLESS: Mapping[str, tuple[Any, ...]] = {
     "store": (False,),
     "moderation": (),
     "logits_processors": ([],),
+    "suffix": ("",),
 }
 
 
@@ -29,9 +32,11 @@ def _as_stop_list(value: Any) -> Any:
     stops = [value] if isinstance(value, str) else value
     if isinstance(stops, list):
         for index, stop in enumerate(stops):
+            where = "" if isinstance(value, str) else str(index)
             if stop == "":
-                where = "" if isinstance(value, str) else str(index)
                 raise refuse(where, stop, "an empty stop string matches everywhere; leave it out")
+            if isinstance(stop, str) and len(stop) > MAX_STOP_CHARACTERS:
+                raise refuse(where, stop, f"a stop string has at most {MAX_STOP_CHARACTERS} characters")
     return stops
 
 
@@ -49,7 +54,7 @@ def _as_token_bias(value: Any) -> Any:
 
 
 _Key = Annotated[str, Field(min_length=1, max_length=256)]
-_StopString = Annotated[str, Field(min_length=1)]
+_StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
 _StopStrings = Annotated[list[_StopString], Field(max_length=MAX_STOP_STRINGS)]
 _Stop = Annotated[_StopStrings, BeforeValidator(_as_stop_list, json_schema_input_type=_StopString | _StopStrings)]
 _Bias = Annotated[float, Field(ge=-100, le=100)]
@@ -93,6 +98,9 @@ class GenerationFields(Fields):
     include_stop_str_in_output: bool | None = None
     priority: int | None = Field(None, ge=-(2**31), le=2**31 - 1, description="Higher is served first.")
     cache_salt: _Key | None = Field(None, description="Only requests with the same salt share cached prefixes.")
+    cache_pin_seconds: float | None = Field(
+        None, ge=0, le=86_400, description="Under the eviction policy ttl: how long the cache keeps prompt and answer."
+    )
     extra_key: _Key | None = Field(None, description="A second, independent part of the cache's namespace.")
     routing_key: _Key | None = Field(None, description="Groups requests under the routing-key policy.")
     prompt_cache_key: _Key | None = Field(None, description="OpenAI's name for routing_key.")

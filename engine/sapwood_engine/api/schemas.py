@@ -203,8 +203,6 @@ _PromptInput = (
 class CompletionRequest(GenerationFields):
     """Body of ``POST /v1/completions``."""
 
-    not_built: ClassVar[Mapping[str, tuple[Any, ...]]] = {**GenerationFields.not_built, "suffix": ("",)}
-
     prompt: Annotated[Prompts, PlainValidator(_as_prompts, json_schema_input_type=_PromptInput)]
     echo: bool | None = Field(None, description="Put the prompt before the text.")
     logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)

@@ -7,13 +7,13 @@ import asyncio
 from fastapi import APIRouter, Request, Response
 
 from sapwood_engine.api.answers import Text, Tokens
-from sapwood_engine.api.chat import how_the_prompt_ends, template_message
+from sapwood_engine.api.chat import how_the_prompt_ends, render
 from sapwood_engine.api.documented import answered_with
 from sapwood_engine.api.engine_port import Engine
 from sapwood_engine.api.errors import json_response
 from sapwood_engine.api.generation import check_ids, check_model, encode, ready_capacity
 from sapwood_engine.api.schemas import MAX_TOKENIZED_CHARACTERS, DetokenizeRequest, TokenizeRequest
-from sapwood_engine.api.strict_body import StrictRoute
+from sapwood_engine.api.strict_body import StrictRoute, beside_streams
 from sapwood_engine.errors import InvalidField
 
 router = APIRouter(route_class=StrictRoute)
@@ -29,7 +29,8 @@ async def tokenize(body: TokenizeRequest, request: Request) -> Response:
         text, add_special_tokens = body.prompt, body.add_special_tokens is not False
     else:
         ending = how_the_prompt_ends(body.add_generation_prompt, None)
-        text = engine.tokenizer.render_chat([template_message(m) for m in body.messages], **ending)
+        messages = body.messages
+        text = await beside_streams(request, lambda: render(engine, messages, ending))
         add_special_tokens = False
         if len(text) > MAX_TOKENIZED_CHARACTERS:
             fix = f"they make a prompt of more than {MAX_TOKENIZED_CHARACTERS} characters, the most taken here"
@@ -44,7 +45,8 @@ async def detokenize(body: DetokenizeRequest, request: Request) -> Response:
     """Return the text of the ids."""
     engine: Engine = request.app.state.engine
     check_model(engine, body.model)
-    check_ids(body.tokens, ready_capacity(engine).vocab_size, "tokens")
+    vocab_size = ready_capacity(engine).vocab_size
+    await beside_streams(request, lambda: check_ids(body.tokens, vocab_size, "tokens"))
     skip_special_tokens = bool(body.skip_special_tokens)
     text = await asyncio.to_thread(engine.tokenizer.decode, body.tokens, skip_special_tokens=skip_special_tokens)
     return json_response(Text(text))

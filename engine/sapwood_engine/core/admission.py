@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sapwood_contract.launch import SchedulerPolicy
+from sapwood_engine.core.keys import KeyFormat, TokenKey
 from sapwood_engine.core.ports import Capacity
-from sapwood_engine.core.radix_node import TOKEN_BYTES, TokenKey, common_prefix_bytes
+from sapwood_engine.core.radix_node import common_prefix_bytes
 from sapwood_engine.core.request import Request, RequestId
 
 
@@ -78,8 +79,26 @@ class Accepted:
 class Refused:
     """The request was not taken; nothing of it is kept."""
 
-    reason: Literal["never_fits", "queue_full", "duplicate_id"]
+    reason: Literal["never_fits", "queue_full", "duplicate_id", "bad_content"]
     message: str
+
+
+def content_refusal(request: Request, keys: KeyFormat) -> Refused | None:
+    """Return why the content spans of ``request`` cannot be used on a cache with ``keys``, None where they can."""
+    if request.content and not keys.content:
+        return Refused("bad_content", "The prompt has content other than text, which this engine does not take.")
+    end = 0
+    for span in request.content:
+        if span.length < 1 or span.start < end or not span.content_hash:
+            return Refused(
+                "bad_content",
+                f"The content at position {span.start} takes {span.length} tokens and its hash "
+                f"{len(span.content_hash)} bytes; each needs 1, and what is before it ends at position {end}.",
+            )
+        end = span.end
+    if end > len(request.prompt_ids):
+        return Refused("bad_content", f"The content ends at position {end} of a prompt of {len(request.prompt_ids)}.")
+    return None
 
 
 def token_limit(capacity: Capacity) -> int:
@@ -108,10 +127,12 @@ def max_output(request: Request, capacity: Capacity) -> int | Refused:
     return min(request.stop.max_tokens, limit - num_prompt)
 
 
-def shared_whole_page_tokens(key: TokenKey, other: TokenKey, *, page_size: int, limit_tokens: int) -> int:
+def shared_whole_page_tokens(
+    key: TokenKey, other: TokenKey, *, unit_bytes: int, page_size: int, limit_tokens: int
+) -> int:
     """Return how many tokens of whole pages the two keys share from the start, at most ``limit_tokens``."""
-    page_bytes = page_size * TOKEN_BYTES
+    page_bytes = page_size * unit_bytes
     if key[:page_bytes] != other[:page_bytes]:
         return 0
-    shared = common_prefix_bytes(key, 0, other, limit_tokens * TOKEN_BYTES)
+    shared = common_prefix_bytes(key, 0, other, limit_tokens * unit_bytes)
     return shared // page_bytes * page_size

@@ -9,6 +9,7 @@ back, unless it is overdue.
 from __future__ import annotations
 
 from sapwood_engine.core.admission import SchedulerConfig, shared_whole_page_tokens
+from sapwood_engine.core.keys import TokenKey
 from sapwood_engine.core.ordering import WaitingQueue
 from sapwood_engine.core.page_table import Opening, open_table
 from sapwood_engine.core.prefix_cache import PrefixCache, Shortfall
@@ -33,7 +34,10 @@ class Admitter:
 
     def look_up(self, sequence: Sequence) -> int:
         """Return how many tokens of ``sequence`` the cache holds, leaving no trace."""
-        return self._cache.peek(sequence.request.namespace, sequence.key(), limit_tokens=sequence.reusable_tokens)
+        return self._look_up(sequence, sequence.key())
+
+    def _look_up(self, sequence: Sequence, key: TokenKey) -> int:
+        return self._cache.peek(sequence.request.namespace, key, limit_tokens=sequence.reusable_tokens)
 
     def admit(self, plan: StepPlan, *, num_step_tokens: int, now: float) -> None:
         """Admit requests in the policy's order while seats, step tokens and pages last.
@@ -52,12 +56,14 @@ class Admitter:
             if num_step_tokens <= 0 or (taken := queue.take()) is None:
                 break
             sequence, overdue = taken
-            cached = self.look_up(sequence)
-            if not overdue and self._is_held_back(sequence, cached):
+            key = sequence.key()
+            cached = self._look_up(sequence, key)
+            queue.note_cached(sequence, cached)
+            if not overdue and self._is_held_back(sequence, key, cached):
                 continue
-            opening = self._open(sequence, cached)
+            opening = self._open(sequence, key, cached)
             if opening is not None:
-                self._start(plan, sequence, opening, now)
+                self._start(plan, sequence, key, opening, now)
                 sequence.overdue = overdue
                 num_step_tokens -= sequence.next_chunk(self._config.chunk_tokens)
                 num_admitted += 1
@@ -77,16 +83,17 @@ class Admitter:
         unchanged = self._exhausted == (self._running.num_changes, self._queue.num_arrivals)
         return unchanged and self._cache.num_available() <= self._exhausted_pages
 
-    def _is_held_back(self, sequence: Sequence, cached: int) -> bool:
+    def _is_held_back(self, sequence: Sequence, key: TokenKey, cached: int) -> bool:
         """Whether somebody computes a prefix of ``sequence`` now that the cache does not hold yet."""
         if not self._running.computing or not self._cache.enabled:
             return False
-        namespace, key = sequence.request.namespace, sequence.key()
-        for leader in self._running.computing:
+        namespace = sequence.request.namespace
+        for leader, leaders_key in self._running.computing.items():
             if leader.request.namespace == namespace:
                 shared = shared_whole_page_tokens(
                     key,
-                    leader.key(),
+                    leaders_key,
+                    unit_bytes=self._cache.keys.unit_bytes,
                     page_size=self._cache.page_size,
                     limit_tokens=sequence.reusable_tokens,
                 )
@@ -94,9 +101,9 @@ class Admitter:
                     return True
         return False
 
-    def _open(self, sequence: Sequence, cached: int) -> Opening | None:
+    def _open(self, sequence: Sequence, key: TokenKey, cached: int) -> Opening | None:
         """Find a seat and pages, under a preempting policy by sending back lower priorities."""
-        opening = self._open_beside(sequence, cached)
+        opening = self._open_beside(sequence, key, cached)
         if opening is not None or not self._queue.policy.preempts:
             return opening
         num_coming = 0
@@ -105,14 +112,14 @@ class Admitter:
             num_pages = len(victim.table.pages)
             self._running.preempt(victim, "priority")
             if victim.preempting is None:
-                opening = self._open_beside(sequence, cached)
+                opening = self._open_beside(sequence, key, cached)
             else:
                 num_coming += num_pages
             if opening is not None or (num_coming and self._suffices(sequence, num_coming)):
                 return opening
         return None
 
-    def _open_beside(self, sequence: Sequence, cached: int) -> Opening | None:
+    def _open_beside(self, sequence: Sequence, key: TokenKey, cached: int) -> Opening | None:
         """Find a seat and pages for ``sequence`` beside all who run."""
         headroom_pages = self._headroom_pages()
         needed = self._num_pages(sequence) - cached // self._cache.page_size + headroom_pages
@@ -121,7 +128,8 @@ class Admitter:
         opening = open_table(
             self._cache,
             sequence.request.namespace,
-            sequence.key(),
+            key,
+            num_tokens=len(sequence.tokens),
             limit_tokens=sequence.reusable_tokens,
             headroom_pages=headroom_pages,
             priority=sequence.request.priority,
@@ -150,11 +158,11 @@ class Admitter:
         num_pages = sum(len(victim.table.pages) for victim in victims if victim.table)
         return victims if self._suffices(sequence, num_pages) else []
 
-    def _start(self, plan: StepPlan, sequence: Sequence, opening: Opening, now: float) -> None:
+    def _start(self, plan: StepPlan, sequence: Sequence, key: TokenKey, opening: Opening, now: float) -> None:
         request = sequence.request
         resumed = sequence.num_cached is not None
         self._queue.started(sequence)
-        self._running.enter(sequence, opening)
+        self._running.enter(sequence, opening, key)
         if opening.copy is not None:
             plan.copies.append(opening.copy)
         plan.opened.append(
@@ -174,6 +182,7 @@ class Admitter:
                 num_recomputed_tokens=max(0, sequence.num_lost - opening.num_cached),
                 queue_seconds=now - sequence.arrived_at,
                 resumed=resumed,
+                reuse_gap_seconds=() if resumed else opening.reuse_gap_seconds,
             )
         )
         if not resumed:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Collection, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
 
+from sapwood_engine.core.keys import KeyFormat
 from sapwood_engine.core.page_allocator import PageAllocator
-from sapwood_engine.core.radix_node import NO_CHILDREN, TOKEN_BYTES, Node, Root
+from sapwood_engine.core.radix_node import NO_CHILDREN, Node, Root
 from sapwood_engine.core.radix_tree import RadixTree, iter_nodes
 from sapwood_engine.core.request import Namespace
 
@@ -24,10 +25,11 @@ def find_faults(tree: RadixTree, allocator: PageAllocator, owned: Collection[int
     for root in (*tree.roots.values(), *tree.flushed_roots):
         num_receipts += root.lock_ref
         faults.extend(_root_faults(tree, root))
+        before = evictable, protected
         for node in iter_nodes(root):
             num_nodes += 1
             holders.update(node.live_pages())
-            faults.extend(f"{fault}, {_name(node)}" for fault in _node_faults(node, tree.page_bytes))
+            faults.extend(f"{fault}, {_name(node)}" for fault in _node_faults(node, tree))
             if node.lock_ref:
                 num_locked += 1
                 protected += node.num_pages
@@ -36,6 +38,12 @@ def find_faults(tree: RadixTree, allocator: PageAllocator, owned: Collection[int
             unlocked.add(id(node))
             if not node.children:
                 leaves.add(id(node))
+        found_pages, found_locked = evictable - before[0] + protected - before[1], protected - before[1]
+        if (root.num_kept_pages, root.num_locked_pages) != (found_pages, found_locked):
+            faults.append(
+                f"{root.num_kept_pages} pages of a namespace are counted, {root.num_locked_pages} of them locked, "
+                f"but the tree has {found_pages}, {found_locked} of them locked"
+            )
     faults.extend(f"page {page} is in {times} places of the tree" for page, times in holders.items() if times > 1)
     for what, counted, found in (
         ("protected pages", tree.num_protected, protected),
@@ -58,19 +66,24 @@ def _root_faults(tree: RadixTree, root: Root) -> Iterator[str]:
         yield "a root is filed under another namespace"
     if not root.children and not root.lock_ref:
         yield "an empty root was not forgotten"
+    members = tree.quotas.members(root)
+    if members is not None:
+        leaves = {id(node) for node in iter_nodes(root) if not node.lock_ref and not node.children}
+        if {id(node) for node in members} != leaves:
+            yield f"a namespace with a quota has {len(leaves)} unlocked leaves, and its own order holds others"
     yield from _child_faults(root)
 
 
-def _node_faults(node: Node, page_bytes: int) -> Iterator[str]:
+def _node_faults(node: Node, tree: RadixTree) -> Iterator[str]:
     if not node.key or not 0 < node.num_pages <= len(node.pages):
         yield f"an edge is empty or shorter than counted: {node.num_pages} of {len(node.pages)} pages"
-    if len(node.edge) != len(node.pages) * len(node.key) or len(node.key) % TOKEN_BYTES:
+    if len(node.edge) != len(node.pages) * len(node.key) or len(node.key) % tree.unit_bytes:
         yield f"an edge of {len(node.edge)} bytes holds {len(node.pages)} pages of {len(node.key)} bytes"
     if node.children and node.num_pages != len(node.pages):
         yield f"an inner node still has {len(node.pages)} pages but counts {node.num_pages}"
     if not node.edge.startswith(node.key):
         yield "a node is not keyed by its first page"
-    if len(node.key) < page_bytes and (node.num_pages != 1 or node.children or node.lock_ref):
+    if len(node.key) < tree.page_bytes and (node.num_pages != 1 or node.children or node.lock_ref):
         yield f"a tail has {node.num_pages} pages, {len(node.children)} children and {node.lock_ref} locks"
     if node.lock_ref < 0:
         yield f"the lock count is {node.lock_ref}"
@@ -117,18 +130,38 @@ def _name(node: Node) -> str:
     return f"at the node of pages {node.start}–{node.end}, which holds page {first}"
 
 
+@dataclass(frozen=True, slots=True)
+class NamespaceUsage:
+    """Tokens of KV that one namespace keeps, counted by the room that their pages take."""
+
+    kv_tokens: int
+    kv_locked_tokens: int
+    """Those of them that running requests use."""
+    quota_tokens: int | None
+    """Most that it may keep, in whole pages; None for any number."""
+
+
+def usage_of(tree: RadixTree, namespace: Namespace) -> NamespaceUsage:
+    """Return what ``namespace`` keeps. O(1)."""
+    root = tree.roots.get(namespace)
+    num_pages, num_locked = (root.num_kept_pages, root.num_locked_pages) if root else (0, 0)
+    quota = tree.quotas.pages(namespace)
+    size = tree.page_bytes // tree.unit_bytes
+    return NamespaceUsage(num_pages * size, num_locked * size, None if quota is None else quota * size)
+
+
 def deepest_path(tree: RadixTree) -> int:
     """Return the most nodes on a path from a root."""
     return max((depth for root in tree.roots.values() for _, _, depth in _walk(root)), default=0)
 
 
-def describe_tree(tree: RadixTree, *, max_nodes: int, token_ids: bool) -> dict[str, Any]:
+def describe_tree(tree: RadixTree, keys: KeyFormat, *, max_nodes: int, token_ids: bool) -> dict[str, Any]:
     """Return namespaces and their nodes, nearest to the roots first, at most ``max_nodes`` in all.
 
-    ``{"num_nodes", "truncated", "namespaces": [{"namespace": {…}, "nodes": [node, …]}]}``; a node is ``{"id",
-    "parent", "depth", "num_tokens", "num_pages", "num_children", "lock_ref", "hits", "tick", "priority"}``,
-    where ``parent`` is the ``id`` of a node listed before it, None at the top, and ``token_ids`` where asked
-    for.
+    ``{"num_nodes", "truncated", "namespaces": [{"namespace": {…}, "kv_tokens", "kv_locked_tokens",
+    "quota_tokens", "nodes": [node, …]}]}``, see `NamespaceUsage`; a node is ``{"id", "parent", "depth",
+    "num_tokens", "num_pages", "num_children", "lock_ref", "hits", "tick", "priority"}``, where ``parent`` is the
+    ``id`` of a node listed before it, None at the top, and ``token_ids`` where asked for.
     """
     namespaces = []
     budget = max_nodes
@@ -138,8 +171,9 @@ def describe_tree(tree: RadixTree, *, max_nodes: int, token_ids: bool) -> dict[s
             if budget == 0:
                 break
             budget -= 1
-            nodes.append(_describe(node, node_id, parent, depth, token_ids=token_ids))
-        namespaces.append({"namespace": _public(root.namespace), "nodes": nodes})
+            nodes.append(_describe(node, node_id, parent, depth, keys, token_ids=token_ids))
+        usage = asdict(usage_of(tree, root.namespace))
+        namespaces.append({"namespace": _public(root.namespace), **usage, "nodes": nodes})
         if budget == 0:
             break
     shown = max_nodes - budget
@@ -165,12 +199,14 @@ def _walk(root: Root) -> Iterator[tuple[Node, int | None, int]]:
         index += 1
 
 
-def _describe(node: Node, node_id: int, parent: int | None, depth: int, *, token_ids: bool) -> dict[str, Any]:
+def _describe(
+    node: Node, node_id: int, parent: int | None, depth: int, keys: KeyFormat, *, token_ids: bool
+) -> dict[str, Any]:
     description: dict[str, Any] = {
         "id": node_id,
         "parent": parent,
         "depth": depth,
-        "num_tokens": node.num_bytes // TOKEN_BYTES,
+        "num_tokens": node.num_bytes // keys.unit_bytes,
         "num_pages": node.num_pages,
         "num_children": len(node.children),
         "lock_ref": node.lock_ref,
@@ -179,5 +215,5 @@ def _describe(node: Node, node_id: int, parent: int | None, depth: int, *, token
         "priority": node.priority,
     }
     if token_ids:
-        description["token_ids"] = memoryview(node.edge[: node.num_bytes]).cast("i").tolist()
+        description["token_ids"] = keys.token_ids(node.edge[: node.num_bytes])
     return description

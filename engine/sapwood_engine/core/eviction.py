@@ -13,10 +13,9 @@ from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
 from typing import Literal
 
-from sapwood_engine.core.radix_node import Node
+from sapwood_engine.core.radix_node import Node, Rank
 
 PolicyName = Literal["lru", "lfu", "slru", "fifo", "mru", "filo", "priority", "ttl", "cost"]
-Rank = tuple[float, ...]
 
 
 class EvictionOrder(ABC):
@@ -49,6 +48,10 @@ class EvictionOrder(ABC):
     @abstractmethod
     def evicted(self, node: Node) -> None:
         """Pages of ``node``, the last victim, are about to go."""
+
+    @abstractmethod
+    def rank(self, node: Node) -> Rank:
+        """Return the place of the unlocked leaf ``node``: the smallest goes first."""
 
     @abstractmethod
     def members(self) -> Iterator[Node]:
@@ -102,6 +105,9 @@ class RecencyOrder(EvictionOrder):
     def evicted(self, node: Node) -> None:
         pass
 
+    def rank(self, node: Node) -> Rank:
+        return (node.tick,)
+
     def members(self) -> Iterator[Node]:
         node = self._end.newer
         while node is not None and node is not self._end:
@@ -137,7 +143,7 @@ class RankedOrder(EvictionOrder):
     SWEEP_ENTRIES = 64
 
     def __init__(self, rank: Callable[[Node], Rank]) -> None:
-        self._rank = rank
+        self._rank_of = rank
         self._heap: list[tuple[Rank, int, Node]] = []
         self._serial = 0
         self._num_valid = 0
@@ -179,6 +185,9 @@ class RankedOrder(EvictionOrder):
     def used(self, node: Node) -> None:
         """A hook for policies that note something at each use."""
 
+    def rank(self, node: Node) -> Rank:
+        return self._rank_of(node)
+
     def members(self) -> Iterator[Node]:
         return (node for _, serial, node in self._heap if node.entry == serial)
 
@@ -189,7 +198,7 @@ class RankedOrder(EvictionOrder):
         if len(self._heap) > 2 * self._num_valid + self.SWEEP_ENTRIES:
             self._heap = [entry for entry in self._heap if entry[2].entry == entry[1]]
             heapify(self._heap)
-        heappush(self._heap, (self._rank(node), self._serial, node))
+        heappush(self._heap, (self._rank_of(node), self._serial, node))
 
 
 class CostOrder(RankedOrder):
@@ -231,7 +240,7 @@ class Pins:
     SWEEP_PINS = 64
 
     def __init__(self) -> None:
-        self._heap: list[tuple[int, int, Node]] = []
+        self._heap: list[tuple[float, int, Node]] = []
         self._serial = 0
         self._sweep_at = self.SWEEP_PINS
 
@@ -245,13 +254,13 @@ class Pins:
             heapify(self._heap)
             self._sweep_at = 2 * len(self._heap) + self.SWEEP_PINS
 
-    def lapsed(self, now: int) -> list[Node]:
+    def lapsed(self, now: float) -> list[Node]:
         """Take out the pins that end at ``now`` or before; return their nodes, descendants first."""
         nodes = []
         while self._heap and self._heap[0][0] <= now:
             expires, _, node = heappop(self._heap)
             if node.expires == expires and node.parent is not None:
-                node.expires = 0
+                node.expires = 0.0
                 nodes.append(node)
         nodes.sort(key=lambda node: -node.end)
         return nodes

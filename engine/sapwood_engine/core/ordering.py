@@ -61,8 +61,8 @@ class WaitingQueue:
     `end_pass`, which puts the others back.
     """
 
-    def __init__(self, config: SchedulerConfig, *, page_size: int) -> None:
-        self.policy = policy_of(config, page_size=page_size)
+    def __init__(self, config: SchedulerConfig, *, first_page_tokens: int) -> None:
+        self.policy = policy_of(config, first_page_tokens=first_page_tokens)
         self._max_overtaken = config.max_overtaken
         self._waiting: dict[Sequence, Waiting] = {}
         self._groups: dict[Hashable, Group] = {}
@@ -72,8 +72,8 @@ class WaitingQueue:
         self._aside: list[Waiting] = []
         self._num_pushed = 0
         self._num_admissions = 0
-        self.num_tokens = 0
-        """Tokens of all waiting requests."""
+        self.num_uncached_tokens = 0
+        """Tokens of all waiting requests, but for those that the cache held when each was last looked up."""
         self.num_resuming = 0
         """Waiting requests that ran already."""
         self.num_arrivals = 0
@@ -104,7 +104,7 @@ class WaitingQueue:
             group=self._group_of(sequence),
         )
         self._waiting[sequence] = waiting
-        self.num_tokens += len(sequence.tokens)
+        self.num_uncached_tokens += len(sequence.tokens) - cached_tokens
         self.num_resuming += sequence.num_cached is not None
         self.num_arrivals += 1
         if len(self._by_ticket) > self._most_entries:
@@ -125,7 +125,7 @@ class WaitingQueue:
         waiting = self._waiting.pop(sequence)
         waiting.queued = False
         waiting.version += 1
-        self.num_tokens -= len(sequence.tokens)
+        self.num_uncached_tokens -= len(sequence.tokens) - waiting.cached_tokens
         self.num_resuming -= sequence.num_cached is not None
         waiting.group.num_waiting -= 1
         self._reweigh(waiting.group)
@@ -149,12 +149,18 @@ class WaitingQueue:
             if not waiting.queued:
                 continue
             self._to_refresh.append(waiting)
-            waiting.cached_tokens = look_up(waiting.sequence)
+            self.note_cached(waiting.sequence, look_up(waiting.sequence))
             rank = self.policy.rank(waiting.sequence, waiting.cached_tokens)
             if rank != waiting.rank:
                 waiting.rank = rank
                 waiting.version += 1
                 self._push_rank(waiting)
+
+    def note_cached(self, sequence: Sequence, cached_tokens: int) -> None:
+        """The cache was looked at for ``sequence``, which waits; its rank is renewed by `refresh` alone."""
+        waiting = self._waiting[sequence]
+        self.num_uncached_tokens += waiting.cached_tokens - cached_tokens
+        waiting.cached_tokens = cached_tokens
 
     def worst(self) -> Sequence | None:
         """Return who is displaced first: of the lowest priority the newest; resuming requests are not."""

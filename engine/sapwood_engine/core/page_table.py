@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sapwood_engine.core.keys import TokenKey
 from sapwood_engine.core.prefix_cache import PrefixCache, Receipt, Shortfall
-from sapwood_engine.core.radix_node import TOKEN_BYTES, TokenKey
 from sapwood_engine.core.request import Namespace
 from sapwood_engine.core.step import PageCopy
 
@@ -70,14 +70,17 @@ class PageTable:
         self._cache.release(self._spare)
         self._spare = []
 
-    def close(self, key: TokenKey) -> None:
+    def close(self, key: TokenKey, *, pinned_until: float = 0.0) -> None:
         """Store ``key``, whose KV is computed, the page filled in part included, and give back lock and
         pages.
 
-        An empty key stores nothing. No launched step may use the table any more.
+        An empty key stores nothing. ``pinned_until``: see `PrefixCache.finish`. No launched step may use the table
+        any more.
         """
         if key:
-            self._spare += self._cache.finish(self._receipt, key, self.pages, priority=self._priority)
+            self._spare += self._cache.finish(
+                self._receipt, key, self.pages, priority=self._priority, pinned_until=pinned_until
+            )
         else:
             self._spare += self.pages[self.num_tree_pages :]
             self._cache.unlock(self._receipt)
@@ -93,6 +96,8 @@ class Opening:
     num_cached: int
     copy: PageCopy | None
     """To run in the step planned now."""
+    reuse_gap_seconds: tuple[float, ...] = ()
+    """See `Match.reuse_gap_seconds`."""
 
 
 def open_table(
@@ -100,18 +105,19 @@ def open_table(
     namespace: Namespace,
     key: TokenKey,
     *,
+    num_tokens: int,
     limit_tokens: int,
     headroom_pages: int,
     priority: int = 0,
 ) -> Opening | Shortfall:
-    """Match, lock and allocate pages for all of ``key``; at most ``limit_tokens`` come from the cache.
+    """Match, lock and allocate pages for the ``num_tokens`` tokens of ``key``.
 
-    ``headroom_pages`` must stay available beyond that; a shortfall changes nothing but the recency of the
-    match.
+    At most ``limit_tokens`` come from the cache. ``headroom_pages`` must stay available beyond that; a shortfall
+    changes nothing but the recency of the match.
     """
     match = cache.match(namespace, key, limit_tokens=limit_tokens)
     receipt = cache.lock(match)
-    needed = -(-len(key) // (TOKEN_BYTES * cache.page_size)) - len(match.pages)
+    needed = -(-num_tokens // cache.page_size) - len(match.pages)
     available = cache.num_available()
     own: list[int] | Shortfall = Shortfall(needed + headroom_pages, available)
     if needed + headroom_pages <= available:
@@ -121,4 +127,4 @@ def open_table(
         return own
     table = PageTable(cache, receipt, [*match.pages, *own], priority=priority)
     copy = PageCopy(match.partial.page, own[0], match.partial.num_tokens) if match.partial else None
-    return Opening(table, match.num_usable_tokens, copy)
+    return Opening(table, match.num_usable_tokens, copy, match.reuse_gap_seconds)

@@ -38,8 +38,8 @@ class Policy:
     """A waiting request sends running ones of lower priority back."""
 
 
-def policy_of(config: SchedulerConfig, *, page_size: int) -> Policy:
-    """Return the policy that ``config`` names."""
+def policy_of(config: SchedulerConfig, *, first_page_tokens: int) -> Policy:
+    """Return the policy that ``config`` names; ``first_page_tokens``: how many make the first page of a key."""
     match config.policy:
         case "fcfs":
             return Policy(lambda s, _: (s.arrival,))
@@ -51,7 +51,7 @@ def policy_of(config: SchedulerConfig, *, page_size: int) -> Policy:
             # different origin part.
             return Policy(
                 lambda s, _: (s.key(), s.arrival),
-                group=lambda s: (s.request.namespace, s.key(min(page_size, s.num_prompt))),
+                group=lambda s: (s.request.namespace, s.key(min(first_page_tokens, s.num_prompt))),
                 weight="waiting",
             )
         case "lof":

@@ -14,7 +14,7 @@ add up to the capacity after every call. The life of a request::
     ...
     cache.release(cache.finish(receipt, computed, table))
 
-Nothing here knows a clock or a random number; a tick is a counter, or whatever unit the caller gives pins in.
+Nothing here knows a clock or a random number. A tick is a counter; times are the caller's.
 """
 
 from __future__ import annotations
@@ -23,18 +23,22 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sapwood_engine.core.cache_report import deepest_path, describe_tree, find_faults
+from sapwood_engine.core.cache_report import NamespaceUsage, deepest_path, describe_tree, find_faults, usage_of
 from sapwood_engine.core.eviction import PolicyName, eviction_order
+from sapwood_engine.core.keys import KeyFormat, KeyUnit, TokenKey, token_key
 from sapwood_engine.core.page_allocator import PageAllocator, Shortfall
-from sapwood_engine.core.radix_node import TOKEN_BYTES, Node, Root, TokenKey, token_key
+from sapwood_engine.core.quotas import Quotas
+from sapwood_engine.core.radix_node import Node, Root
 from sapwood_engine.core.radix_search import Found, PartialPage, find, next_page
 from sapwood_engine.core.radix_tree import RadixTree, Receipt
 from sapwood_engine.core.request import Namespace
 from sapwood_engine.core.step import Evicted, EvictionReason
+from sapwood_engine.core.tick_times import TickTimes
 
 __all__ = [
     "Inserted",
     "Match",
+    "NamespaceUsage",
     "PageCounts",
     "PartialPage",
     "PrefixCache",
@@ -56,6 +60,8 @@ class Match:
     partial: PartialPage | None
     node: Node = field(repr=False, compare=False)
     """The deepest matched node; for `PrefixCache.lock` only."""
+    reuse_gap_seconds: tuple[float, ...] = ()
+    """How long the deepest matched node had not been used; empty where there is none or no time is known."""
 
     @property
     def num_usable_tokens(self) -> int:
@@ -97,7 +103,9 @@ class PrefixCache:
     """Allocator, tree and eviction order, kept in step.
 
     ``num_pages`` pages of ``page_size`` tokens. With ``enabled=False`` nothing ever matches and nothing is
-    stored; with ``partial_pages=False`` only whole pages are.
+    stored; with ``partial_pages=False`` only whole pages are. Keys are made by `keys`, in the format that
+    ``key_unit`` and ``content`` choose once; a slot of a page is a unit of a key, and where this class says tokens
+    it counts those.
     """
 
     def __init__(
@@ -108,18 +116,29 @@ class PrefixCache:
         policy: PolicyName = "lru",
         enabled: bool = True,
         partial_pages: bool = True,
+        key_unit: KeyUnit = "tokens",
+        content: bool = False,
+        quota_tokens: int | None = None,
     ) -> None:
+        """``quota_tokens``: of every namespace that `set_quota` names no other for; None: as many as there are."""
         self.num_pages = num_pages
         self.page_size = page_size
+        self.policy = policy
+        self.keys = KeyFormat(key_unit, content)
         self.enabled = enabled
         self._allocator = PageAllocator(num_pages)
+        order = eviction_order(policy)
         self._tree = RadixTree(
             page_size=page_size,
+            unit_bytes=self.keys.unit_bytes,
             allocator=self._allocator,
-            order=eviction_order(policy),
+            order=order,
+            quotas=Quotas(order.rank, default_pages=self._quota_pages(quota_tokens)),
             partial_pages=partial_pages,
         )
         self._evicted: list[Evicted] = []
+        self._times = TickTimes()
+        self._now = 0.0
 
     # --- prefixes
 
@@ -129,7 +148,7 @@ class PrefixCache:
         if root is None or not self.enabled:
             return 0
         found, partial = self._search(root, key, limit_tokens)
-        return found.num_bytes // TOKEN_BYTES + (partial.num_tokens if partial else 0)
+        return found.num_bytes // self._tree.unit_bytes + (partial.num_tokens if partial else 0)
 
     def match(self, namespace: Namespace, key: TokenKey, *, limit_tokens: int) -> Match:
         """Find the longest stored prefix of the first ``limit_tokens`` tokens of ``key``; count it as used.
@@ -142,16 +161,20 @@ class PrefixCache:
         if root is None or not self.enabled:
             return Match((), 0, None, Root(namespace))
         found, partial = self._search(root, key, limit_tokens)
+        gap = self._idle_seconds(found.path[-1] if found.path else None)
         node, pages = self._tree.use(root, found)
-        return Match(pages, len(pages) * self.page_size, partial, node)
+        return Match(pages, len(pages) * self.page_size, partial, node, gap)
 
     def _search(self, root: Root, key: TokenKey, limit_tokens: int) -> tuple[Found, PartialPage | None]:
         tree = self._tree
-        num_bytes = min(len(key), limit_tokens * TOKEN_BYTES)
+        num_bytes = min(len(key), limit_tokens * tree.unit_bytes)
         found = find(root, key, num_bytes=num_bytes, page_bytes=tree.page_bytes)
         if not tree.partial_pages:
             return found, None
-        return found, next_page(root, found, key, num_bytes=num_bytes, page_bytes=tree.page_bytes)
+        partial = next_page(
+            root, found, key, num_bytes=num_bytes, page_bytes=tree.page_bytes, unit_bytes=tree.unit_bytes
+        )
+        return found, partial
 
     def lock(self, match: Match) -> Receipt:
         """Keep ``match.pages`` from eviction until the receipt is unlocked, or spent by `insert` or `finish`.
@@ -167,6 +190,7 @@ class PrefixCache:
     def unlock(self, receipt: Receipt) -> None:
         """Give the receipt back; asserts that it was not given back before."""
         self._tree.unlock(receipt)
+        self._enforce_quota(receipt.root)
 
     def insert(self, receipt: Receipt, key: TokenKey, pages: Sequence[int], *, priority: int = 0) -> Inserted:
         """Store what a running request has computed, as far as it fills whole pages.
@@ -177,9 +201,16 @@ class PrefixCache:
         tree now.
 
         Stores nothing when the cache is off or the namespace was flushed since ``receipt`` was made (the KV
-        is of before the flush); then the receipt comes back unchanged and ``pages`` is empty.
+        is of before the flush); then the receipt comes back unchanged and ``pages`` is empty. So it does where
+        the last token of ``key`` has no unit yet and the receipt covers all others.
         """
-        if not self._may_store(receipt):
+        inserted = self._insert(receipt, key, pages, priority)
+        self._enforce_quota(receipt.root)
+        return inserted
+
+    def _insert(self, receipt: Receipt, key: TokenKey, pages: Sequence[int], priority: int) -> Inserted:
+        ends_early = receipt.num_pages * self._tree.page_bytes - len(key)
+        if not self._may_store(receipt) or (self.keys.unit == "pairs" and ends_early == self.keys.unit_bytes):
             return Inserted(receipt.num_pages, (), (), receipt)
         growth = self._tree.insert(receipt, key, pages, priority=priority)
         return Inserted(growth.first, growth.pages, growth.duplicates, growth.receipt)
@@ -191,20 +222,20 @@ class PrefixCache:
         pages: Sequence[int],
         *,
         priority: int = 0,
-        pinned_until: int = 0,
+        pinned_until: float = 0.0,
     ) -> list[int]:
         """Store what an ended (or preempted) request has computed, unlock it, say what is left to release.
 
         As `insert`, but a last page filled in part is stored as well, and ``receipt`` is spent.
-        ``pinned_until`` is a tick for `expire` and the policy ``ttl``; 0 pins nothing. Returns every page of
+        ``pinned_until`` is a time for `expire` and the policy ``ttl``; 0 pins nothing. Returns every page of
         ``pages`` that the caller still owns: duplicates, what lies behind ``key``, all if nothing is stored.
         Release them once no launched step uses them.
         """
-        inserted = self.insert(receipt, key, pages, priority=priority)
+        inserted = self._insert(receipt, key, pages, priority)
         receipt = inserted.receipt
         rest = list(inserted.duplicates)
         num_stored = inserted.first + len(inserted.pages)
-        tail = key[num_stored * self.page_size * TOKEN_BYTES :]
+        tail = key[num_stored * self._tree.page_bytes :]
         if self._may_store(receipt):
             self._tree.pin(receipt.node, pinned_until)
             if tail and self._tree.insert_tail(
@@ -212,6 +243,7 @@ class PrefixCache:
             ):
                 num_stored += 1
         self._tree.unlock(receipt)
+        self._enforce_quota(receipt.root)
         rest += pages[num_stored:]
         return rest
 
@@ -230,7 +262,8 @@ class PrefixCache:
         if missing > 0:
             if missing > self._tree.num_evictable:
                 return Shortfall(needed=num_pages, available=self.num_available())
-            self._evicted.append(Evicted(self._tree.evict(missing), "capacity"))
+            idle = self._idle_seconds(self._tree.order.victim())
+            self._evicted.append(Evicted(self._tree.evict(missing), "capacity", idle))
         return self._allocator.allocate(num_pages)
 
     def release(self, pages: Iterable[int]) -> None:
@@ -252,7 +285,7 @@ class PrefixCache:
         """Free up to ``num_pages`` evictable pages on demand of an operator. Returns the tokens dropped."""
         return self._record(self._tree.evict(num_pages), "admin")
 
-    def expire(self, now: int) -> int:
+    def expire(self, now: float) -> int:
         """Drop what was pinned until ``now`` or earlier and is not in use. Returns the tokens dropped."""
         return self._record(self._tree.expire(now), "ttl")
 
@@ -273,6 +306,48 @@ class PrefixCache:
         if num_tokens:
             self._evicted.append(Evicted(num_tokens, reason))
         return num_tokens
+
+    # --- namespaces
+
+    def namespaces(self) -> list[Namespace]:
+        """Return the namespaces of which something is stored, or locked by a request."""
+        return list(self._tree.roots)
+
+    def usage(self, namespace: Namespace) -> NamespaceUsage:
+        """Return what ``namespace`` keeps. O(1)."""
+        return usage_of(self._tree, namespace)
+
+    def set_quota(self, namespace: Namespace, tokens: int | None) -> None:
+        """Let ``namespace`` keep at most ``tokens`` tokens of KV, from now on; None: what the constructor says.
+
+        A page filled in part counts whole. What is beyond goes by the eviction order, the namespace's own pages only
+        and locked ones never: a request may use more than the quota, but leave no more than that. Costs
+        O(nodes of the namespace) once. Raises `ValueError` where ``tokens`` is negative.
+        """
+        self._record(self._tree.set_quota(namespace, self._quota_pages(tokens)), "capacity")
+
+    def _quota_pages(self, tokens: int | None) -> int | None:
+        if tokens is None:
+            return None
+        if tokens < 0:
+            raise ValueError(f"quota_tokens: {tokens} cannot be used: it must be 0 or more")
+        return tokens // self.page_size
+
+    def _enforce_quota(self, root: Root) -> None:
+        self._record(self._tree.enforce_quota(root), "capacity")
+
+    # --- time
+
+    def note_time(self, now: float) -> None:
+        """It is ``now``, in seconds: what is used from here on is used at this time, as long as no other is noted.
+
+        Only how long something had not been used is reckoned by it, and only to be told.
+        """
+        self._now = now
+        self._times.note(self._tree.tick, now)
+
+    def _idle_seconds(self, node: Node | None) -> tuple[float, ...]:
+        return (self._now - self._times.time_of(node.tick),) if node is not None and len(self._times) else ()
 
     # --- looking at it
 
@@ -306,4 +381,4 @@ class PrefixCache:
 
     def snapshot(self, *, max_nodes: int, token_ids: bool = False) -> dict[str, Any]:
         """Return the tree as plain values, for people to look at; see `cache_report.describe_tree`."""
-        return describe_tree(self._tree, max_nodes=max_nodes, token_ids=token_ids)
+        return describe_tree(self._tree, self.keys, max_nodes=max_nodes, token_ids=token_ids)

@@ -1,25 +1,17 @@
 """The parts a radix tree is made of: nodes, the order of a node's children, byte comparison.
 
-A key is the bytes of int32 tokens, so that comparing two runs of tokens is one memcmp however long they are.
+All of them see bytes only; what the bytes of a key mean is in `core.keys`.
 """
 
 from __future__ import annotations
 
-from array import array
 from bisect import bisect_left, insort
 from collections.abc import Iterable
 
 from sapwood_engine.core.request import Namespace
 
-TokenKey = bytes
-"""int32 tokens in the machine's byte order (little-endian on everything Sapwood runs on), 4 bytes each."""
-
-TOKEN_BYTES = 4
-
-
-def token_key(token_ids: Iterable[int]) -> TokenKey:
-    """Return the key of ``token_ids``."""
-    return array("i", token_ids).tobytes()
+Rank = tuple[float, ...]
+"""Of nodes under one eviction policy: the smallest goes first."""
 
 
 def common_prefix_bytes(key: bytes, offset: int, edge: bytes, limit: int) -> int:
@@ -65,6 +57,7 @@ class Node:
         "pages",
         "parent",
         "priority",
+        "root",
         "start",
         "tick",
     )
@@ -72,6 +65,8 @@ class Node:
     def __init__(self, *, parent: Node | None, edge: bytes, key: bytes, pages: tuple[int, ...], start: int) -> None:
         self.parent = parent
         """None for a root, and for a node that left the tree."""
+        if parent is not None:
+            self.root: Root = parent.root
         self.key = key
         """The first page's bytes (a tail's only bytes): the node's name among ``parent.children``."""
         self.edge = edge
@@ -88,8 +83,8 @@ class Node:
         self.created = 0
         self.hits = 0
         self.priority = 0
-        self.expires = 0
-        """Tick until which a session pin holds, 0 for none; never less than a child's."""
+        self.expires = 0.0
+        """Time until which a session pin holds, 0 for none; never less than a child's."""
         # The fields below are the eviction order's own.
         self.older: Node | None = None
         self.newer: Node | None = None
@@ -130,11 +125,16 @@ NO_CHILDREN: dict[bytes, Node] = {}
 class Root(Node):
     """The top of one namespace; its edge is empty, no other node's is."""
 
-    __slots__ = ("flushed", "namespace")
+    __slots__ = ("flushed", "namespace", "num_kept_pages", "num_locked_pages")
 
     def __init__(self, namespace: Namespace) -> None:
         super().__init__(parent=None, edge=b"", key=b"", pages=(), start=0)
+        self.root = self
         self.namespace = namespace
+        self.num_kept_pages = 0
+        """Pages that the namespace keeps."""
+        self.num_locked_pages = 0
+        """Those of them that are locked."""
         self.flushed = False
         """A flushed root is out of reach of matches; what is locked below it goes when it is unlocked."""
 

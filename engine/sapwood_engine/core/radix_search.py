@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from sapwood_engine.core.keys import TokenKey
 from sapwood_engine.core.radix_node import (
-    TOKEN_BYTES,
     ChildIndex,
     Node,
     Root,
-    TokenKey,
     common_prefix_bytes,
 )
 
@@ -73,7 +72,9 @@ def find(root: Root, key: TokenKey, *, num_bytes: int, page_bytes: int) -> Found
     return Found(path, path[-1].num_bytes if path else 0, position)
 
 
-def next_page(root: Root, found: Found, key: TokenKey, *, num_bytes: int, page_bytes: int) -> PartialPage | None:
+def next_page(
+    root: Root, found: Found, key: TokenKey, *, num_bytes: int, page_bytes: int, unit_bytes: int
+) -> PartialPage | None:
     """Return the stored page that shares most tokens with what ``found`` left of ``key[:num_bytes]``.
 
     None when no page shares any.
@@ -93,7 +94,7 @@ def next_page(root: Root, found: Found, key: TokenKey, *, num_bytes: int, page_b
             return None
         child, shared = closest
         page = child.pages[0]
-    num_tokens = shared // TOKEN_BYTES
+    num_tokens = shared // unit_bytes
     return PartialPage(page, num_tokens) if num_tokens else None
 
 

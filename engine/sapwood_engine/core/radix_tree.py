@@ -19,13 +19,13 @@ from dataclasses import dataclass
 from itertools import chain
 
 from sapwood_engine.core.eviction import EvictionOrder, Pins
+from sapwood_engine.core.keys import TokenKey
 from sapwood_engine.core.page_allocator import PageAllocator
+from sapwood_engine.core.quotas import Quotas
 from sapwood_engine.core.radix_node import (
     NO_CHILDREN,
-    TOKEN_BYTES,
     Node,
     Root,
-    TokenKey,
     common_prefix_bytes,
 )
 from sapwood_engine.core.radix_search import Found, closest_child
@@ -63,12 +63,24 @@ class Growth:
 class RadixTree:
     """Nodes, locks and stored pages. Moves pages in ``allocator`` as they enter and leave the tree."""
 
-    def __init__(self, *, page_size: int, allocator: PageAllocator, order: EvictionOrder, partial_pages: bool) -> None:
+    def __init__(
+        self,
+        *,
+        page_size: int,
+        unit_bytes: int,
+        allocator: PageAllocator,
+        order: EvictionOrder,
+        quotas: Quotas,
+        partial_pages: bool,
+    ) -> None:
+        """``unit_bytes``: of a key, for each slot of a page."""
         self.roots: dict[Namespace, Root] = {}
         self.flushed_roots: list[Root] = []
         """Roots out of reach that somebody still holds a receipt of."""
         self.order = order
-        self.page_bytes = page_size * TOKEN_BYTES
+        self.quotas = quotas
+        self.unit_bytes = unit_bytes
+        self.page_bytes = page_size * unit_bytes
         self.num_evictable = 0
         self.num_protected = 0
         self.num_nodes = 0
@@ -78,7 +90,7 @@ class RadixTree:
         """Most nodes on a path that a request has walked, until somebody measures all and sets it anew."""
         self._allocator = allocator
         self.partial_pages = partial_pages and page_size > 1
-        self._tick = 0
+        self.tick = 0
         self._pins = Pins()
 
     # --- using
@@ -92,8 +104,8 @@ class RadixTree:
         path = found.path
         if not path:
             return root, ()
-        self._tick += 1
-        tick = self._tick
+        self.tick += 1
+        tick = self.tick
         node = path[-1]
         if found.taken < node.num_bytes:
             path[-1] = node = self._split(node, found.taken)
@@ -105,6 +117,7 @@ class RadixTree:
         self.depth_mark = max(self.depth_mark, len(path) + bool(node.children))
         runs[-1] = node.live_pages()  # only a leaf has lost pages
         self.order.touch(node)
+        self.quotas.note(node)
         # A long prompt is often one edge: its pages are handed out without copying them.
         return node, runs[0] if len(runs) == 1 else tuple(chain.from_iterable(runs))
 
@@ -114,6 +127,8 @@ class RadixTree:
         """Lock ``node`` and everything above it. A root that is new or was forgotten enters the tree."""
         if isinstance(node, Root):
             root = self.roots.setdefault(node.namespace, node)
+            if not root.children and not root.lock_ref:
+                self.quotas.watch(root)
             root.lock_ref += 1
             self.num_receipts += 1
             return Receipt(root, root)
@@ -133,7 +148,7 @@ class RadixTree:
         flushed meanwhile.
         """
         self._spend(receipt)
-        self._tick += 1
+        self.tick += 1
         root = receipt.root
         at = receipt.node
         depth = int(bool(at.children))  # whatever hangs below makes the path one longer
@@ -143,9 +158,10 @@ class RadixTree:
             assert at.lock_ref > 0, f"unlocking pages {at.start}–{at.end}, which have {at.lock_ref} locks"
             at.lock_ref -= 1
             if at.lock_ref == 0:
-                at.tick = self._tick
+                at.tick = self.tick
                 self._count_locked(at, -1)
                 self.order.admit(at)
+                self.quotas.note(at)
                 if root.flushed:
                     self._remove(at)
             at = parent
@@ -172,7 +188,7 @@ class RadixTree:
             f"the receipt ends at page {locked}, which is not page {first - 1} of the caller's table"
         )
         self._spend(receipt)
-        self._tick += 1
+        self.tick += 1
         kept: list[int] = []
         duplicates: list[int] = []
         while at < num_pages:
@@ -187,7 +203,7 @@ class RadixTree:
                     child = self._split(child, taken)
                 duplicates += pages[at : child.end]
             self._lock_one(child)
-            child.tick = self._tick
+            child.tick = self.tick
             kept += child.live_pages()
             node = child
             at = node.end
@@ -195,29 +211,30 @@ class RadixTree:
         self.num_receipts += 1
         return Growth(first, tuple(kept), tuple(duplicates), Receipt(node, receipt.root))
 
-    def insert_tail(self, receipt: Receipt, rest: bytes, page: int, *, priority: int, expires: int) -> bool:
+    def insert_tail(self, receipt: Receipt, rest: bytes, page: int, *, priority: int, expires: float) -> bool:
         """Store ``page``, whose first slots hold ``rest``, below ``receipt``; False if it is of no use.
 
         ``rest`` is shorter than a page and longer than nothing.
         """
         if not self.partial_pages:
             return False
-        self._tick += 1
+        self.tick += 1
         node = receipt.node
         closest = closest_child(node, rest)
         if closest is not None and closest[1] == len(rest):
             child = closest[0]
             if child.num_pages > 1:
                 child = self._split(child, self.page_bytes)
-            child.tick = self._tick
+            child.tick = self.tick
             self.pin(child, expires)
             self.order.touch(child)
+            self.quotas.note(child)
             return False
         self._attach(node, rest, (page,), priority=priority, expires=expires)
         return True
 
-    def pin(self, node: Node, expires: int) -> None:
-        """Let ``node`` and all above it expire at tick ``expires`` or later."""
+    def pin(self, node: Node, expires: float) -> None:
+        """Let ``node`` and all above it expire at the time ``expires`` or later."""
         while node.parent is not None and node.expires < expires:
             node.expires = expires
             self._pins.add(node)
@@ -234,21 +251,46 @@ class RadixTree:
         num_bytes = 0
         while len(dropped) < num_pages and (victim := self.order.victim()) is not None:
             self.order.evicted(victim)
-            num_kept = victim.num_pages - (num_pages - len(dropped))
-            if num_kept <= 0:
-                dropped += victim.live_pages()
-                num_bytes += victim.num_bytes
-                self._detach(victim)
-            else:
-                gone = victim.cut(num_kept)
-                dropped += gone
-                num_bytes += len(gone) * self.page_bytes
-                self.num_evictable -= len(gone)
+            num_bytes += self._give_up(victim, num_pages - len(dropped), dropped)
         self._allocator.drop(dropped)
-        return num_bytes // TOKEN_BYTES
+        return num_bytes // self.unit_bytes
 
-    def expire(self, now: int) -> int:
-        """End the pins whose tick is not after ``now`` and give up what they held, unless it is in use.
+    def enforce_quota(self, root: Root) -> int:
+        """Give up what ``root`` keeps beyond its quota, each page from the end of its own victim, locked ones never.
+
+        Returns the tokens.
+        """
+        dropped: list[int] = []
+        num_bytes = 0
+        while (victim := self.quotas.victim(root)) is not None:
+            num_bytes += self._give_up(*victim, dropped)
+        self._allocator.drop(dropped)
+        return num_bytes // self.unit_bytes
+
+    def set_quota(self, namespace: Namespace, num_pages: int | None) -> int:
+        """Let ``namespace`` keep at most ``num_pages``, None for the default. Returns the tokens given up for it."""
+        self.quotas.set(namespace, num_pages)
+        root = self.roots.get(namespace)
+        if root is None:
+            return 0
+        self.quotas.watch(root, iter_nodes(root))
+        return self.enforce_quota(root)
+
+    def _give_up(self, victim: Node, num_pages: int, dropped: list[int]) -> int:
+        """Take up to ``num_pages`` from the end of ``victim`` into ``dropped``; return their bytes."""
+        if victim.num_pages <= num_pages:
+            dropped += victim.live_pages()
+            self._detach(victim)
+            return victim.num_bytes
+        gone = victim.cut(victim.num_pages - num_pages)
+        dropped += gone
+        self.num_evictable -= len(gone)
+        victim.root.num_kept_pages -= len(gone)
+        self.quotas.note(victim)
+        return len(gone) * self.page_bytes
+
+    def expire(self, now: float) -> int:
+        """End the pins whose time is not after ``now`` and give up what they held, unless it is in use.
 
         A node that is locked, or has children that were never pinned, merely loses its pin. Returns the
         tokens.
@@ -258,13 +300,14 @@ class RadixTree:
             if not node.lock_ref and not node.children:
                 num_bytes += node.num_bytes
                 self._remove(node)
-        return num_bytes // TOKEN_BYTES
+        return num_bytes // self.unit_bytes
 
     def flush(self, root: Root) -> int:
         """Put ``root`` out of reach and give up all that is unlocked below it. Returns the tokens."""
         del self.roots[root.namespace]
         root.flushed = True
         self.flushed_roots.append(root)
+        self.quotas.forget(root)
         root.lock_ref += 1  # kept while its children go
         num_bytes = 0
         for node in reversed(list(iter_nodes(root))):
@@ -273,11 +316,13 @@ class RadixTree:
                 self._remove(node)
         root.lock_ref -= 1
         self._prune(root)
-        return num_bytes // TOKEN_BYTES
+        return num_bytes // self.unit_bytes
 
     # --- the steps that these are made of
 
-    def _attach(self, parent: Node, edge: bytes, pages: tuple[int, ...], *, priority: int, expires: int = 0) -> Node:
+    def _attach(
+        self, parent: Node, edge: bytes, pages: tuple[int, ...], *, priority: int, expires: float = 0.0
+    ) -> Node:
         """Add an unlocked leaf below ``parent``. A tail that it begins with is superseded and goes."""
         key = edge[: self.page_bytes]
         if self.partial_pages and (closest := closest_child(parent, key)) is not None:
@@ -285,7 +330,7 @@ class RadixTree:
             if shared == child.num_bytes:
                 self._remove(child)
         node = Node(parent=parent, edge=edge, key=key, pages=pages, start=parent.end)
-        node.tick = node.created = self._tick
+        node.tick = node.created = self.tick
         node.priority = priority
         _raise_priority(parent, priority)
         self.pin(node, expires)
@@ -297,8 +342,10 @@ class RadixTree:
             parent.index.add(key, parent.children)
         self._allocator.store(pages)
         self.num_evictable += len(pages)
+        node.root.num_kept_pages += len(pages)
         self.num_nodes += 1
         self.order.admit(node)
+        self.quotas.note(node)
         return node
 
     def _split(self, node: Node, num_bytes: int) -> Node:
@@ -352,11 +399,13 @@ class RadixTree:
         node.parent = None
         self.num_nodes -= 1
         self.num_evictable -= node.num_pages
+        node.root.num_kept_pages -= node.num_pages
         if not parent.children:
             if isinstance(parent, Root):
                 self._prune(parent)
             elif not parent.lock_ref:
                 self.order.became_leaf(parent)
+                self.quotas.note(parent)
 
     def _prune(self, root: Root) -> None:
         """Forget a root that holds nothing: one is made for every new namespace, salted ones included."""
@@ -366,6 +415,7 @@ class RadixTree:
             self.flushed_roots.remove(root)
         else:
             del self.roots[root.namespace]
+            self.quotas.forget(root)
 
     def _lock_one(self, node: Node) -> None:
         if node.lock_ref == 0:
@@ -377,6 +427,7 @@ class RadixTree:
         self.num_locked_nodes += sign
         self.num_protected += sign * node.num_pages
         self.num_evictable -= sign * node.num_pages
+        node.root.num_locked_pages += sign * node.num_pages
 
     def _spend(self, receipt: Receipt) -> None:
         assert not receipt.released, "this receipt has been released already"

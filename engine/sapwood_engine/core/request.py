@@ -25,6 +25,26 @@ class Namespace:
 
 
 @dataclass(frozen=True, slots=True)
+class ContentSpan:
+    """Prompt positions whose input is content (an image, say); the token ids there are mere placeholders.
+
+    Sequences share the KV of such a position only where the content is the same.
+    """
+
+    start: int
+    """Its first position."""
+    length: int
+    """Positions that it takes, at least 1."""
+    content_hash: bytes
+    """A cryptographic digest of the content and of whatever decides how the model sees it."""
+
+    @property
+    def end(self) -> int:
+        """The position behind it."""
+        return self.start + self.length
+
+
+@dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How the next token is drawn.
 
@@ -76,6 +96,11 @@ class Request:
     """Higher is served first, under the policies that look at it."""
     routing_key: str | None = None
     """Groups requests under the ``routing-key`` policy."""
+    cache_pin_seconds: float = 0.0
+    """Under the eviction policy ``ttl``: how long after its end what it leaves in the cache is kept before what is not
+    pinned, and dropped afterwards unless it is in use; 0 pins nothing."""
+    content: tuple[ContentSpan, ...] = ()
+    """What of the prompt is not text, in order and without overlap."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,9 @@
 """Who runs: seats, pages, and who gives them back when room is short.
 
 A running sequence is in exactly one of ``prefilling`` (some known tokens are not scheduled yet) and
-``decoding`` (all are). ``computing`` holds those whose known tokens are not all computed yet: a request
-that shares a prefix with one may wait for it. ``leaving`` holds ended sequences that a launched step has a
-row of.
+``decoding`` (all are). ``computing`` holds those whose known tokens are not all computed yet, with the key of
+these tokens: a request that shares a prefix with one may wait for it. ``leaving`` holds ended sequences that a
+launched step has a row of.
 
 Pages that a launched step may read or write go back at that step's commit, never earlier. So an ended
 sequence keeps its table while ``leaving``, and one that is sent back goes on holding its seat and pages
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from sapwood_engine.core.keys import TokenKey
 from sapwood_engine.core.ordering import WaitingQueue
 from sapwood_engine.core.page_table import Opening
 from sapwood_engine.core.prefix_cache import PrefixCache, Shortfall
@@ -34,7 +35,7 @@ class RunningSet:
         self._free_seats = list(range(max_seats - 1, -1, -1))
         self.prefilling: dict[Sequence, None] = {}
         self.decoding: dict[Sequence, None] = {}
-        self.computing: dict[Sequence, None] = {}
+        self.computing: dict[Sequence, TokenKey] = {}
         self.leaving: dict[Sequence, None] = {}
         self._table_changes: dict[Sequence, int] = {}
         """First page index from which the table that the executor knows is out of date."""
@@ -56,13 +57,13 @@ class RunningSet:
 
     # --- coming and going
 
-    def enter(self, sequence: Sequence, opening: Opening) -> None:
-        """``sequence`` takes a free seat and the table opened for it; what is not cached is computed."""
+    def enter(self, sequence: Sequence, opening: Opening, key: TokenKey) -> None:
+        """``sequence``, whose key is ``key``, takes a free seat and the table opened for it."""
         sequence.seat = self._free_seats.pop()
         sequence.table = opening.table
         sequence.num_computed = sequence.num_scheduled = opening.num_cached
         self.prefilling[sequence] = None
-        self.computing[sequence] = None
+        self.computing[sequence] = key
         self._table_changes[sequence] = 0
 
     def start_decoding(self, sequence: Sequence) -> None:
@@ -84,7 +85,7 @@ class RunningSet:
         if sequence.num_in_flight:
             return
         assert sequence.table is not None
-        sequence.table.close(sequence.key(sequence.num_computed))
+        sequence.table.close(sequence.key(sequence.num_computed), pinned_until=sequence.pinned_until)
         sequence.table = None
         del self.leaving[sequence]
         self.num_changes += 1

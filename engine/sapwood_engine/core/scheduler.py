@@ -18,7 +18,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from sapwood_contract.http import LoadSnapshot
-from sapwood_engine.core.admission import Accepted, Refused, SchedulerConfig, max_output
+from sapwood_engine.core.admission import Accepted, Refused, SchedulerConfig, content_refusal, max_output
 from sapwood_engine.core.admitting import Admitter
 from sapwood_engine.core.ordering import WaitingQueue
 from sapwood_engine.core.page_table import PageTable
@@ -52,7 +52,9 @@ class Scheduler:
     """The pure scheduler of one engine; every method is called from one thread.
 
     ``cache`` has no other user, but for those who look at it or flush it. Times are seconds of any
-    monotonic clock.
+    monotonic clock. Pins (`Request.cache_pin_seconds`) count from the plan before a request's end, and end with
+    the first plan after their time; under policies other than ``ttl`` they mean nothing, because there they would
+    keep nothing and end what others use.
     """
 
     def __init__(self, config: SchedulerConfig, capacity: Capacity, cache: PrefixCache) -> None:
@@ -63,13 +65,15 @@ class Scheduler:
         # Never more seats than step tokens: all decodes always fit, and a prefill always finds a token
         # beside them.
         max_seats = min(config.max_running, capacity.max_seats, self._max_step_tokens)
-        self._queue = WaitingQueue(config, page_size=cache.page_size)
+        self._queue = WaitingQueue(config, first_page_tokens=cache.keys.num_tokens(cache.page_size))
         self._running = RunningSet(max_seats, cache, self._queue)
         self._admitter = Admitter(config, cache, self._queue, self._running)
         self._sequences: dict[RequestId, Sequence] = {}
         self._in_flight: deque[LaunchedStep] = deque()
         self._num_arrivals = 0
         self._num_steps = 0
+        self._now = 0.0
+        """When the last plan was made."""
 
     # --- the door
 
@@ -77,7 +81,7 @@ class Scheduler:
         """Take ``request`` into the queue, or say why not."""
         if request.request_id in self._sequences:
             return Refused("duplicate_id", f"A request with the id {request.request_id!r} is here already.")
-        output_limit = max_output(request, self._capacity)
+        output_limit = content_refusal(request, self._cache.keys) or max_output(request, self._capacity)
         if isinstance(output_limit, Refused):
             return output_limit
         displaced = None
@@ -88,7 +92,9 @@ class Scheduler:
                 return Refused("queue_full", f"{num_queued} requests wait already and the limit is {limit}.")
             self._queue.remove(displaced)
             del self._sequences[displaced.request.request_id]
-        sequence = Sequence(request, arrival=self._num_arrivals, arrived_at=now, max_output=output_limit)
+        sequence = Sequence(
+            request, arrival=self._num_arrivals, arrived_at=now, max_output=output_limit, keys=self._cache.keys
+        )
         self._num_arrivals += 1
         self._sequences[request.request_id] = sequence
         self._queue.push(sequence, cached_tokens=self._admitter.look_up(sequence))
@@ -111,6 +117,9 @@ class Scheduler:
         After None, if a step is in flight, commit it first; if none is, nobody waits or runs.
         """
         assert len(self._in_flight) < MAX_IN_FLIGHT, f"{len(self._in_flight)} steps are in flight already"
+        self._now = now
+        self._cache.note_time(now)
+        self._cache.expire(now)
         running, queue = self._running, self._queue
         plan = StepPlan(self._num_steps, "decode", [], [], [], [], [])
         sequences = running.grow_decodes()
@@ -235,6 +244,9 @@ class Scheduler:
         it."""
         output = self._output(sequence, finish)
         sequence.ended = True
+        pin_seconds = sequence.request.cache_pin_seconds
+        if pin_seconds > 0 and self._cache.policy == "ttl":
+            sequence.pinned_until = self._now + pin_seconds
         del self._sequences[sequence.request.request_id]
         if sequence in self._queue:
             self._queue.remove(sequence)
@@ -259,7 +271,7 @@ class Scheduler:
         return LoadSnapshot(
             num_running=len(self._running),
             num_waiting=len(self._queue),
-            num_waiting_tokens=self._queue.num_tokens,
+            num_waiting_tokens=self._queue.num_uncached_tokens,
             kv_capacity_tokens=cache.num_pages * page_size,
             kv_page_tokens=page_size,
             kv_active_tokens=counts.owned * page_size,

@@ -15,8 +15,8 @@ from __future__ import annotations
 from array import array
 from typing import Literal
 
+from sapwood_engine.core.keys import TOKENS_ONLY, GrowingKey, KeyFormat, TokenKey
 from sapwood_engine.core.page_table import PageTable
-from sapwood_engine.core.radix_node import TokenKey
 from sapwood_engine.core.request import Request, TokenLogprobs
 
 NO_SEAT = -1
@@ -32,6 +32,7 @@ class Sequence:
     """
 
     __slots__ = (
+        "_key",
         "arrival",
         "arrived_at",
         "ended",
@@ -46,6 +47,7 @@ class Sequence:
         "num_sampled",
         "num_scheduled",
         "overdue",
+        "pinned_until",
         "preempting",
         "prompt_logprobs",
         "reported",
@@ -56,7 +58,16 @@ class Sequence:
         "tokens",
     )
 
-    def __init__(self, request: Request, *, arrival: int, arrived_at: float, max_output: int) -> None:
+    def __init__(
+        self,
+        request: Request,
+        *,
+        arrival: int,
+        arrived_at: float,
+        max_output: int,
+        keys: KeyFormat = TOKENS_ONLY,
+    ) -> None:
+        """``keys``: the format of the cache that it will run on."""
         self.request = request
         self.arrival = arrival
         self.arrived_at = arrived_at
@@ -66,6 +77,7 @@ class Sequence:
         self.stop_ids = request.stop.stop_token_ids
         self.tokens = array("i", request.prompt_ids)
         """Prompt and output, as far as known."""
+        self._key = GrowingKey(keys, self.tokens, request.content)
         self.num_prompt = len(request.prompt_ids)
         self.num_computed = 0
         self.num_scheduled = 0
@@ -80,6 +92,8 @@ class Sequence:
         self.overdue = False
         """Admitted because it had waited its bound: it is not preempted for priority."""
         self.ended = False
+        self.pinned_until = 0.0
+        """Once ended: the time until which what it leaves in the cache is pinned, 0 where it is not."""
         self.num_cached: int | None = None
         """Prompt tokens found in the cache at the first admission."""
         self.num_lost = 0
@@ -116,7 +130,7 @@ class Sequence:
 
     def key(self, num_tokens: int | None = None) -> TokenKey:
         """The key of the first ``num_tokens`` known tokens, of all of them where None."""
-        return (self.tokens if num_tokens is None else self.tokens[:num_tokens]).tobytes()
+        return self._key.key(num_tokens)
 
     def wait_again(self) -> None:
         """Forget everything that running brought but the tokens; the pages must have been given back."""

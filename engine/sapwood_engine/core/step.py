@@ -79,6 +79,8 @@ class Admitted:
     """Tokens computed once already and lost to a preemption; 0 on a first admission."""
     queue_seconds: float
     resumed: bool
+    reuse_gap_seconds: tuple[float, ...] = ()
+    """A sample: how long the end of what was found had not been used. Empty where nothing was, and on a resumption."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +101,8 @@ class Evicted:
 
     num_tokens: int
     reason: EvictionReason
+    idle_seconds: tuple[float, ...] = ()
+    """A sample: how long some of it had not been used. Taken of what goes for room."""
 
 
 PlanEvent = Admitted | Preempted | Evicted

@@ -18,8 +18,19 @@ import llvmlite.binding  # type: ignore[import-untyped]  # publishes no types
 import numba
 from numba import config as untyped_config
 
+from sapwood_engine.kernels.cpu_features import detect_cpu_features
+
 config: Any = untyped_config
 """numba sets its fields by name, which types cannot see."""
+EXACT_OPTIONS: dict[str, Any] = {
+    "cache": True,
+    "nogil": True,
+    "error_model": "numpy",
+    "fastmath": {"contract", "nsz", "arcp"},
+}
+"""For `numba.njit`: sums keep their order, so that a result depends on its own inputs alone, to the bit."""
+EXACT_INNER: dict[str, Any] = {**EXACT_OPTIONS, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+"""The same for functions that only compiled ones call."""
 THREADING_LAYERS = ("omp", "workqueue", "tbb")
 """OpenMP's region starts in 2 µs, workqueue's in 100 µs but needs no library; tbb may run two iterations of a
 region on one thread after the other, and costs milliseconds beside torch's own OpenMP pool."""
@@ -54,9 +65,11 @@ def _can_write(folder: Path) -> bool:
     return True
 
 
-def use_threads(num_threads: int) -> None:
-    """Let the calling thread's parallel kernels run on ``num_threads`` threads, or as many as there are."""
-    numba.set_num_threads(min(num_threads, config.NUMBA_NUM_THREADS))
+def use_threads(num_threads: int) -> int:
+    """Let the calling thread's parallel kernels run on ``num_threads`` threads, or all there are; return how many."""
+    count = min(num_threads, int(config.NUMBA_NUM_THREADS))
+    numba.set_num_threads(count)
+    return count
 
 
 def fingerprint(sources: Path) -> str:
@@ -66,6 +79,8 @@ def fingerprint(sources: Path) -> str:
         digest.update(source.relative_to(sources).as_posix().encode())
         digest.update(source.read_bytes())
     features = llvmlite.binding.get_host_cpu_features().flatten()
-    for part in (numba.__version__, llvmlite.binding.get_host_cpu_name(), features):
+    kernels_for = detect_cpu_features().instruction_set
+    target = config.CPU_NAME or llvmlite.binding.get_host_cpu_name()
+    for part in (numba.__version__, target, features, kernels_for):
         digest.update(part.encode() + b"\0")
     return digest.hexdigest()[:16]

@@ -6,11 +6,15 @@ architecture itself, so that the slowest choice still runs.
 
 from __future__ import annotations
 
+import os
 import platform
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+
+from sapwood_engine.errors import ConfigError
 
 Architecture = Literal["x86_64", "arm64", "other"]
 
@@ -22,6 +26,14 @@ _ARCHITECTURES: dict[str, Architecture] = {
 }
 _AVX2_STEP = ("avx2", "fma", "f16c")
 _AVX512_STEP = ("avx512f", "avx512bw", "avx512dq", "avx512vl")
+LIMIT_VARIABLE = "SAPWOOD_INSTRUCTION_SET"
+"""Environment variable that makes a processor pass for a lesser one: narrower kernels can be tested on it."""
+LIMITS: Mapping[str, tuple[str, ...]] = {
+    "avx2": ("avx512", "avx_vnni", "amx"),
+    "avx512": ("avx512_bf16", "avx512_vnni", "avx_vnni", "amx"),
+    "avx512-bf16": ("amx",),
+}
+"""Its values, and how the flags begin that each takes away."""
 _SYSCTL_TIMEOUT_SECONDS = 5.0
 
 
@@ -97,15 +109,32 @@ def parse_sysctl(text: str, machine: str) -> CpuFeatures:
     return CpuFeatures(_architecture(machine), frozenset(flags))
 
 
-def detect_cpu_features(cpuinfo: Path = Path("/proc/cpuinfo")) -> CpuFeatures:
-    """Return the features of the processor that this runs on; never raises."""
+def detect_cpu_features(
+    cpuinfo: Path = Path("/proc/cpuinfo"), environment: Mapping[str, str] = os.environ
+) -> CpuFeatures:
+    """Return the features of the processor that this runs on, less what LIMIT_VARIABLE takes away.
+
+    Raises `ConfigError` where that variable holds what it cannot.
+    """
     machine = platform.machine()
     if platform.system() == "Darwin":
-        return parse_sysctl(_sysctl(), machine)
-    try:
-        return parse_cpuinfo(cpuinfo.read_text(encoding="utf-8", errors="replace"), machine)
-    except OSError:
-        return CpuFeatures(_architecture(machine), frozenset())
+        found = parse_sysctl(_sysctl(), machine)
+    else:
+        try:
+            found = parse_cpuinfo(cpuinfo.read_text(encoding="utf-8", errors="replace"), machine)
+        except OSError:
+            found = CpuFeatures(_architecture(machine), frozenset())
+    return limited(found, environment.get(LIMIT_VARIABLE, ""))
+
+
+def limited(features: CpuFeatures, limit: str) -> CpuFeatures:
+    """Return ``features`` without what goes beyond ``limit``, a key of LIMITS; all of them where it is empty."""
+    if not limit:
+        return features
+    if limit not in LIMITS:
+        raise ConfigError(LIMIT_VARIABLE, limit, f"take one of {', '.join(LIMITS)}, or leave it out")
+    beyond = LIMITS[limit]
+    return CpuFeatures(features.architecture, frozenset(f for f in features.flags if not f.startswith(beyond)))
 
 
 def _architecture(machine: str) -> Architecture:

@@ -7,6 +7,7 @@ floats on CPUs).
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,14 +15,19 @@ import torch
 from llvmlite import ir  # type: ignore[import-untyped]  # publishes no types
 from numba import types
 from numba.core import cgutils as untyped_cgutils
+from numba.extending import intrinsic as untyped_intrinsic
 
 from sapwood_engine.kernels.cpu_features import detect_cpu_features
 
 cgutils: Any = untyped_cgutils
+intrinsic: Any = untyped_intrinsic
+"""Its result is called without the first argument, which types cannot say."""
 
 LANES = 16 if detect_cpu_features().avx512 else 8
 """float32 lanes of the widest registers, and of two registers on 4-lane machines."""
 NUM_REGISTERS = 32 if LANES == 16 else 16
+BF16_DOT = detect_cpu_features().avx512_bf16
+"""Whether pairs of bfloat16 are multiplied by an instruction (`dot_pairs`), twice as many a cycle as float32."""
 SMALL_LANES = 4
 """Every head_dim is a multiple of this; what LANES leaves over is done in steps of it."""
 
@@ -33,7 +39,22 @@ TAGS = {
 """What tells an intrinsic the element type at an address: an empty array of its stand-in."""
 
 FLOAT, HALF, I16, I32, I64 = ir.FloatType(), ir.HalfType(), ir.IntType(16), ir.IntType(32), ir.IntType(64)
+I8 = ir.IntType(8)
 ELEMENT_BYTES = {types.float32: 4, types.uint16: 2, types.int16: 2}
+
+
+class _BFloat(ir.Type):  # type: ignore[misc]  # llvmlite publishes no types
+    """LLVM's ``bfloat``, which llvmlite does not know."""
+
+    def _to_string(self) -> str:
+        return "bfloat"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _BFloat)
+
+    def __hash__(self) -> int:
+        return hash(_BFloat)
+
 
 # 2 ** r on [-0.5, 0.5]: ln(2)^k / k!; the first term left out is 5e-9.
 _EXP2 = (
@@ -66,6 +87,33 @@ def fill(value: float, lanes: int) -> ir.Constant:
 def pointer(builder: Any, address: Any, offset: int, type_: ir.Type) -> Any:
     """``address + offset`` as a pointer."""
     return builder.inttoptr(builder.add(address, const(offset)) if offset else address, type_.as_pointer())
+
+
+def offset(builder: Any, address: Any, index: Any, stride: Any) -> Any:
+    """``address + index * stride``."""
+    return builder.add(address, builder.mul(index, stride))
+
+
+def switch(builder: Any, value: Any, emitters: Sequence[Callable[[], None]]) -> None:
+    """Run the emitter numbered ``value``; other values do nothing."""
+    end = builder.append_basic_block("end")
+    cases = builder.switch(value, end)
+    for number, emit in enumerate(emitters):
+        block = builder.append_basic_block(f"case{number}")
+        cases.add_case(const(number), block)
+        builder.position_at_end(block)
+        emit()
+        builder.branch(end)
+    builder.position_at_end(end)
+
+
+def for_lanes(builder: Any, count: Any, body: Callable[[Any, int], None]) -> None:
+    """Run ``body(index, lanes)`` over ``count`` elements, a multiple of SMALL_LANES: whole vectors, then small ones."""
+    whole = builder.and_(count, const(-LANES))
+    with cgutils.for_range_slice(builder, const(0), whole, const(LANES), intp=I64) as (index, _):
+        body(index, LANES)
+    with cgutils.for_range_slice(builder, whole, count, const(SMALL_LANES), intp=I64) as (index, _):
+        body(index, SMALL_LANES)
 
 
 def load(builder: Any, address: Any, offset: int, element: Any, lanes: int) -> Any:
@@ -115,6 +163,26 @@ def call(builder: Any, name: str, *arguments: Any) -> Any:
 def fma(builder: Any, a: Any, b: Any, c: Any) -> Any:
     """``a * b + c``, rounded once."""
     return call(builder, "fma", a, b, c)
+
+
+def dot_pairs(builder: Any, sums: Any, a: Any, b: Any) -> Any:
+    """``sums`` plus, lane by lane, the products of the two bfloat16 of ``a`` and of ``b``, int32 lanes that hold them.
+
+    Needs BF16_DOT: ``vdpbf16ps``, which adds one product after the other.
+    """
+    pairs = ir.VectorType(_BFloat(), 2 * LANES)
+    signature = ir.FunctionType(floats(LANES), [floats(LANES), pairs, pairs])
+    function = cgutils.get_or_insert_function(builder.module, signature, "llvm.x86.avx512bf16.dpbf16ps.512")
+    return builder.call(function, [sums, builder.bitcast(a, pairs), builder.bitcast(b, pairs)])
+
+
+def prefetch(builder: Any, address: Any, offset: int, *, write: bool = False) -> None:
+    """Ask for the cache line at ``address + offset`` in the second-level cache; any address may be asked for."""
+    bytes_ = I8.as_pointer()
+    signature = ir.FunctionType(ir.VoidType(), [bytes_, I32, I32, I32])
+    function = cgutils.get_or_insert_function(builder.module, signature, "llvm.prefetch.p0")
+    intent, second_level, data = (ir.Constant(I32, value) for value in (int(write), 2, 1))
+    builder.call(function, [pointer(builder, address, offset, I8), intent, second_level, data])
 
 
 def splat(builder: Any, scalar: Any, lanes: int) -> Any:

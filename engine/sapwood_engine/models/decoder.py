@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import torch
 
 from sapwood_engine.checkpoint.spec import ModelSpec
+from sapwood_engine.kernels.attention.base import AttentionBackend
 from sapwood_engine.layers.attention import Attention
-from sapwood_engine.layers.batch import ForwardBatch
+from sapwood_engine.layers.batch import ForwardBatch, StepBatch
 from sapwood_engine.layers.linear import Linear
 from sapwood_engine.layers.mlp import GatedMlp
 from sapwood_engine.layers.norm import RmsNorm
@@ -48,16 +49,18 @@ class Decoder:
     head: Head
     """Shares the embedding's weight where they are tied"""
 
-    def forward(self, batch: ForwardBatch) -> torch.Tensor:
-        """Return the hidden states after the final norm, float32 [num_tokens, hidden_size].
+    def forward(self, batch: StepBatch, attention: AttentionBackend) -> torch.Tensor:
+        """Return the hidden states of ``batch.logits_rows`` after the final norm, float32 [num_logits, hidden_size].
 
-        Writes K and V of every token into ``batch.kv_layers``; ``batch.attention`` must be planned.
+        Writes K and V of every token into ``batch.kv_layers``.
         """
+        attention.plan(batch.metadata)
+        seen = ForwardBatch(batch.slots, batch.kv_layers, attention)
         rotation = self.rotary(batch.positions)
         residual = self.embedding(batch.token_ids)
         for layer, block in enumerate(self.blocks):
-            block.add_to(residual, rotation, batch, layer)
-        return self.norm(residual)
+            block.add_to(residual, rotation, seen, layer)
+        return self.norm(residual[batch.logits_rows])
 
     def pack(self) -> None:
         """Re-lay the weights of all layers for oneDNN's products (see `Linear.pack`)."""
@@ -68,6 +71,22 @@ class Decoder:
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[n, hidden_size] rows of `forward`'s result -> float32 [n, vocab_size]."""
         return self.head(hidden)
+
+
+@dataclass(frozen=True, slots=True)
+class ComposedModel:
+    """`runtime.model_runner.Model`: a decoder of torch operators with the attention backend it computes with."""
+
+    decoder: Decoder
+    attention: AttentionBackend
+
+    def forward(self, batch: StepBatch) -> torch.Tensor:
+        """See `Decoder.forward`."""
+        return self.decoder.forward(batch, self.attention)
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """See `Decoder.logits`."""
+        return self.decoder.logits(hidden)
 
 
 BlockComposer = Callable[[ModelSpec, str, Weights], Block]

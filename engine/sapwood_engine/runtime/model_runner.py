@@ -10,8 +10,7 @@ import torch
 from sapwood_engine.core.ports import Capacity
 from sapwood_engine.core.request import TokenLogprobs
 from sapwood_engine.core.step import NO_TOKEN, StepPlan, StepResult
-from sapwood_engine.kernels.attention.base import AttentionBackend
-from sapwood_engine.layers.batch import ForwardBatch
+from sapwood_engine.layers.batch import StepBatch
 from sapwood_engine.runtime.batch_tensors import BatchTensors
 from sapwood_engine.runtime.kv_pool import KvPool
 from sapwood_engine.runtime.sampler import Sampler, token_logprobs
@@ -21,22 +20,21 @@ _SCORED_ROWS = 128
 
 
 class Model(Protocol):
-    """What the runner needs of a model; `models.decoder.Decoder` is one."""
+    """What the runner needs of a model: `models.decoder.ComposedModel` and `models.compiled.CompiledDecoder`."""
 
-    def forward(self, batch: ForwardBatch) -> torch.Tensor:
-        """Write the step's KV; return the final hidden states [num_tokens, hidden_size]."""
+    def forward(self, batch: StepBatch) -> torch.Tensor:
+        """Write the step's KV; return the final hidden states of ``batch.logits_rows``, [num_logits, hidden_size]."""
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """[n, hidden_size] -> float [n, vocab_size]"""
+        """[n, hidden_size] -> float [n, vocab_size], valid until the next call"""
 
 
 class ModelRunner:
     """Runs plans one after the other; called from one thread."""
 
-    def __init__(self, model: Model, pool: KvPool, attention: AttentionBackend, capacity: Capacity) -> None:
+    def __init__(self, model: Model, pool: KvPool, capacity: Capacity) -> None:
         self._model = model
         self._pool = pool
-        self._attention = attention
         self._tensors = BatchTensors(capacity)
         self._sampler = Sampler(max_seats=capacity.max_seats, vocab_size=capacity.vocab_size)
         self._num_prompt_logprobs: dict[int, int] = {}
@@ -57,22 +55,21 @@ class ModelRunner:
         if not plan.seats:
             return result
         step = self._tensors.build(plan, self._sampler.last_tokens)
-        self._attention.plan(step.metadata)
         hidden = self._model.forward(
-            ForwardBatch(
+            StepBatch(
                 token_ids=step.token_ids,
                 positions=step.positions,
                 slots=step.slots,
                 logits_rows=step.logits_rows,
-                attention=self._attention,
+                metadata=step.metadata,
                 kv_layers=self._pool.layers,
             )
         )
         rows = step.sampled_rows
         if plan.prompt_targets:
-            result.prompt_logprobs = self._score_prompts(plan, hidden[step.logits_rows[len(rows) :]])
+            result.prompt_logprobs = self._score_prompts(plan, hidden[len(rows) :])
         if rows:
-            self._sample(plan, rows, hidden[step.logits_rows[: len(rows)]], result)
+            self._sample(plan, rows, hidden[: len(rows)], result)
         return result
 
     def _sample(self, plan: StepPlan, rows: list[int], hidden: torch.Tensor, result: StepResult) -> None:

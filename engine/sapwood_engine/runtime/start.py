@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,11 +15,10 @@ from sapwood_engine.config import EngineConfig
 from sapwood_engine.core.ports import Capacity, Executor
 from sapwood_engine.core.request import SamplingParams
 from sapwood_engine.core.step import PageUpdate, SeatOpened, StepPlan
-from sapwood_engine.kernels.arithmetic import choose_dtype
-from sapwood_engine.kernels.attention.select import select
-from sapwood_engine.kernels.cpu_features import CpuFeatures, detect_cpu_features
+from sapwood_engine.kernels.cpu_features import detect_cpu_features
 from sapwood_engine.models.decoder import Decoder
 from sapwood_engine.models.load import load_model
+from sapwood_engine.runtime.computation import build_computation
 from sapwood_engine.runtime.executor import TorchExecutor
 from sapwood_engine.runtime.kv_pool import KvPool
 from sapwood_engine.runtime.memory_plan import MemoryPlan, plan_memory, read_free_bytes
@@ -52,39 +49,35 @@ def build_executor(config: EngineConfig, checkpoint: Checkpoint, *, kernel_cache
     """
     features = detect_cpu_features()
     spec = read_spec(checkpoint)
-    arithmetic = choose_dtype(config.model.dtype, features)
     num_threads = config.model.threads or default_num_threads()
-    attention = select(
-        config.model.attention_backend,
-        features,
-        head_dim=spec.head_dim,
-        num_threads=num_threads,
-        cache_folder=kernel_cache,
-    )
     # This thread computes nothing once loading is done; threads of its own would only be counted by OpenMP, which
     # puts threads to sleep sooner where there are more than processors. The executor's thread sets its own number.
     torch.set_num_threads(1)
-    backend = attention.make()
     clock = _Clock()
 
     progress("weights", f"loading {checkpoint.name}", 0.0)
-    model = load_model(
-        spec,
-        open_tensors(checkpoint),
-        where=str(checkpoint.weights[0]),
-        dtype=arithmetic.dtype,
-        context_length=config.model.context_length,
-        progress=lambda done, total: progress("weights", f"loading {checkpoint.name}", done / total),
+    tensors = open_tensors(checkpoint)
+
+    def load(dtype: torch.dtype) -> Decoder:
+        return load_model(
+            spec,
+            tensors,
+            where=str(checkpoint.weights[0]),
+            dtype=dtype,
+            context_length=config.model.context_length,
+            progress=lambda done, total: progress("weights", f"loading {checkpoint.name}", done / total),
+        )
+
+    computation = build_computation(
+        config, spec, tensors, features, load=load, num_threads=num_threads, kernel_cache=kernel_cache
     )
-    model = quicken(model, features, compiled=attention.name == "cpu", num_threads=num_threads)
     clock.lap("weights")
 
-    kv_dtype, kv_reason = choose_kv_dtype(arithmetic.dtype, config, features)
     memory = plan_memory(
         spec,
         config.cache,
         context_length=config.model.context_length,
-        element_bytes=kv_dtype.itemsize,
+        element_bytes=computation.kv_dtype.itemsize,
         free_bytes=read_free_bytes(),
     )
     capacity = Capacity(
@@ -96,9 +89,9 @@ def build_executor(config: EngineConfig, checkpoint: Checkpoint, *, kernel_cache
         vocab_size=spec.vocab_size,
     )
 
-    progress("kernels", f"compiling attention ({attention.name})", None)
-    pool = make_pool(spec, memory, kv_dtype)
-    runner = ModelRunner(model, pool, backend, capacity)
+    progress("kernels", "compiling for this processor, or reading what was compiled", None)
+    pool = make_pool(spec, memory, computation.kv_dtype)
+    runner = ModelRunner(computation.model, pool, capacity)
     executor = TorchExecutor(capacity, runner.run, num_threads=num_threads, release=pool.release)
     warm_up(executor)
     clock.lap("kernels")
@@ -106,45 +99,23 @@ def build_executor(config: EngineConfig, checkpoint: Checkpoint, *, kernel_cache
     warm_up(executor)
     clock.lap("warm")
 
-    facts = {
-        "arithmetic": f"{_name(arithmetic.dtype)} ({arithmetic.reason})",
-        "attention": f"{attention.name} ({attention.reason})",
+    facts = computation.facts | {
         "instruction set": features.instruction_set,
         "threads": str(num_threads),
-        "KV cache": f"{memory.num_tokens} tokens in {_name(kv_dtype)} ({kv_reason})",
-        "context": f"{memory.max_context_tokens} tokens",
+        "KV cache": f"{str(computation.kv_dtype).removeprefix('torch.')} ({computation.kv_reason})",
     }
+    if spec.sliding_window == memory.max_context_tokens:
+        facts["context"] = "the model's sliding window: more is not served yet"
+    if computation.compiles and not keeps_kernels(kernel_cache):
+        facts["kernels"] = f"compiled anew at every start, as {kernel_cache} cannot be written"
     return Started(executor, spec, facts, clock.seconds)
 
 
-def choose_kv_dtype(arithmetic: torch.dtype, config: EngineConfig, features: CpuFeatures) -> tuple[torch.dtype, str]:
-    """Return the dtype of the KV pool, with the reason.
+def keeps_kernels(kernel_cache: Path) -> bool:
+    """Whether what is compiled lies below ``kernel_cache``, and not in a temporary folder in its stead."""
+    from sapwood_engine.kernels import compiled  # noqa: PLC0415  # as in `computation`
 
-    It is the arithmetic's own, so that ``--dtype=float32`` is float32 throughout. Only where float32 was chosen for
-    lack of bfloat16 products, keys and values are kept as float16: half the memory and traffic, and eight times finer
-    than bfloat16.
-    """
-    if config.model.dtype == "auto" and arithmetic == torch.float32 and features.avx2:
-        return torch.float16, "half the memory of float32"
-    return arithmetic, "as the arithmetic"
-
-
-def quicken(model: Decoder, features: CpuFeatures, *, compiled: bool, num_threads: int) -> Decoder:
-    """Return ``model`` with the products that are fastest here; ``compiled`` says whether numba's run here.
-
-    oneDNN's packed products gain only where the processor multiplies bfloat16 itself. Logits are float32 sums over
-    16-bit weights, which torch does not offer.
-    """
-    dtype = model.head.weight.dtype
-    if dtype == torch.bfloat16 and features.native_bf16:
-        model.pack()
-    if not compiled or dtype == torch.float32:
-        return model
-    # Imported now and not above: the folder for compiled kernels had to be set first.
-    from sapwood_engine.kernels.products import multiply_rows  # noqa: PLC0415
-
-    product = functools.partial(multiply_rows, num_threads=num_threads)
-    return dataclasses.replace(model, head=dataclasses.replace(model.head, product=product))
+    return Path(compiled.config.CACHE_DIR).is_relative_to(kernel_cache)
 
 
 def make_pool(spec: ModelSpec, memory: MemoryPlan, dtype: torch.dtype) -> KvPool:
@@ -189,7 +160,3 @@ class _Clock:
         now = time.perf_counter()
         self.seconds[phase] = now - self._last
         self._last = now
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

@@ -137,6 +137,7 @@ class EngineClient:
     ) -> None:
         """Called once, when the checkpoint is found and its tokenizer loaded."""
         self._model_revision = model_revision
+        self.metrics.checkpoint_found(model_revision)
         self.sampling_defaults = sampling_defaults
         self._tokenizer = tokenizer
         self._become_ready()
@@ -145,6 +146,11 @@ class EngineClient:
         """Return once requests are taken; raises `WorkerDied` when the worker ends first."""
         await self._ready.wait()
         self._raise_if_dead()
+
+    @property
+    def has_asked(self) -> bool:
+        """Whether the worker owes an answer."""
+        return bool(self._choices or self._admin_calls)
 
     @property
     def fatal_message(self) -> str | None:
@@ -402,8 +408,13 @@ class EngineClient:
             self._tell_abort(choice)
         return len(choices)
 
-    async def drain(self, deadline_seconds: float) -> None:
-        """Take no new requests; return when the running ones have ended, at the deadline by force."""
+    async def drain(self, deadline_seconds: float | None = None) -> None:
+        """Take no new requests; return when the running ones have ended, at the deadline by force.
+
+        ``deadline_seconds``: None takes what ``--drain-seconds`` says.
+        """
+        if deadline_seconds is None:
+            deadline_seconds = self._drain_seconds
         self._set_state("draining")
         try:
             async with asyncio.timeout(deadline_seconds):
@@ -428,6 +439,7 @@ def _request(generation: Generation, namespace: Namespace, engine_id: RequestId,
         stop=generation.stop,
         priority=generation.priority,
         routing_key=generation.routing_key,
+        cache_pin_seconds=generation.cache_pin_seconds,
     )
 
 

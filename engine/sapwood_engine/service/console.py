@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import sys
 from collections.abc import Mapping
 from typing import TextIO
@@ -16,7 +18,10 @@ _LABEL_WIDTH = 16
 
 
 class Console:
-    """Writes to one stream; on a terminal progress stays on one line, elsewhere each new phase is a line."""
+    """Writes to one stream; on a terminal progress stays on one line, elsewhere each new phase is a line.
+
+    When nobody reads the stream any more it falls silent: an engine serves on.
+    """
 
     def __init__(self, stream: TextIO = sys.stdout) -> None:
         self._stream = stream
@@ -41,11 +46,17 @@ class Console:
         """Say in one line why the program ends, on stderr."""
         if self._on_terminal and self._last:
             self._write("\n")
-        print(f"sapwood: {message}", file=sys.stderr, flush=True)
+        with contextlib.suppress(BrokenPipeError):
+            print(f"sapwood: {message}", file=sys.stderr, flush=True)
 
     def _write(self, text: str) -> None:
-        self._stream.write(text)
-        self._stream.flush()
+        try:
+            self._stream.write(text)
+            self._stream.flush()
+        except BrokenPipeError:
+            # What could not be written stays in the stream, which writes it again when it is closed.
+            with open(os.devnull, "wb") as nowhere:
+                os.dup2(nowhere.fileno(), self._stream.fileno())
 
 
 def ready_card(
@@ -60,18 +71,21 @@ def ready_card(
     chat: bool,
     needs_key: bool,
 ) -> str:
-    """Return what a person needs to know of an engine that serves, and a command to try it."""
+    """Return what a person needs to know of an engine that serves, and a command to try it.
+
+    ``facts``: lines of the worker; one that has the name of a line here says more of it.
+    """
     kv_tokens = capacity.num_pages * capacity.page_size
-    lines = {
+    own = {
         "address": f"{api_url}/v1",
         "admin": admin_url,
         "model": model,
         "KV cache": f"{kv_tokens:,} tokens in pages of {capacity.page_size}",
         "context": f"{capacity.max_context_tokens:,} tokens",
         "sampling": f"{sampling}, where a request does not say",
-        **facts,
-        "try": _example(model, api_url, chat=chat, needs_key=needs_key),
     }
+    lines = own | {label: f"{own[label]}, {fact}" if label in own else fact for label, fact in facts.items()}
+    lines["try"] = _example(model, api_url, chat=chat, needs_key=needs_key)
     table = (f"  {label:<{_LABEL_WIDTH}}{value}" for label, value in lines.items())
     return "\n".join([f"Sapwood is ready after {seconds:.1f} s", *table])
 

@@ -37,6 +37,7 @@ class Generation:
     n: int = 1
     priority: int = 0
     routing_key: str | None = None
+    cache_pin_seconds: float = 0.0
     tokenize_seconds: float | None = None
     """How long the caller took to make ``prompt_ids`` of a text; None where it was given ids."""
 

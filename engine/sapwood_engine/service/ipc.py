@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ import zmq
 
 from sapwood_engine.errors import WorkerDied
 from sapwood_engine.service.messages import Codec, FromWorker, ToWorker
+from sapwood_engine.service.pipe_folder import SOCKET_NAMES, new_pipe_folder
 
 _NO_LIMIT = 0
 _LAST_WORDS_MILLISECONDS = 1000
@@ -33,12 +33,12 @@ class Addresses:
     @property
     def to_worker(self) -> str:
         """HTTP process -> worker."""
-        return f"ipc://{self.directory}/to-worker"
+        return f"ipc://{self.directory / SOCKET_NAMES[0]}"
 
     @property
     def from_worker(self) -> str:
         """Worker -> HTTP process."""
-        return f"ipc://{self.directory}/from-worker"
+        return f"ipc://{self.directory / SOCKET_NAMES[1]}"
 
 
 class HttpChannel:
@@ -48,7 +48,7 @@ class HttpChannel:
         """``directory``: an empty one that only this user may enter; None makes one. It is removed at
         the end.
         """
-        self.addresses = Addresses(directory or Path(tempfile.mkdtemp(prefix="sapwood-")))
+        self.addresses = Addresses(directory or new_pipe_folder())
         self._codec = Codec()
         self._context = zmq.Context()
         self._out = self._context.socket(zmq.PUSH)

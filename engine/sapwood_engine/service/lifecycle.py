@@ -1,7 +1,8 @@
 """The life of the HTTP process: answering probes at once, loading, serving, draining, ending.
 
 How it ends: a first SIGTERM or SIGINT drains and ends with 0, a second ends at once; a worker that dies, or
-cannot start, ends everything with 1, within seconds and after every open stream has been told.
+cannot start, ends everything with 1, or 2 for an option that cannot be used, within seconds and after every open
+stream has been told.
 """
 
 from __future__ import annotations
@@ -9,27 +10,23 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import os
-import signal
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sapwood_engine.errors import SapwoodError, WorkerDied
+from sapwood_engine.errors import ConfigError, SapwoodError, WorkerDied
 from sapwood_engine.service.client import EngineClient
 from sapwood_engine.service.console import Console, ready_card
+from sapwood_engine.service.exit_codes import EXIT_DRAINED, EXIT_FAILED, EXIT_USAGE
 from sapwood_engine.service.http_server import HttpServer
 from sapwood_engine.service.ipc import HttpChannel
+from sapwood_engine.service.signals import StopSignals
 from sapwood_engine.service.start import Start
 from sapwood_engine.service.supervisor import attend
+from sapwood_engine.service.watchdog import Watchdog
 
 _log = logging.getLogger(__name__)
 
-EXIT_DRAINED = 0
-EXIT_FAILED = 1
-EXIT_SIGNAL = 128
-
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _LET_GO_SECONDS = 4.0
 """After a fault, how long the ports may take to close."""
 
@@ -55,7 +52,9 @@ class Lifecycle:
         servers: Sequence[HttpServer],
         addresses: Addresses,
         console: Console,
+        signals: StopSignals,
         drain_seconds: float,
+        step_timeout_seconds: float,
         begin: float,
     ) -> None:
         """``begin``: the monotonic time at which the program began."""
@@ -65,13 +64,15 @@ class Lifecycle:
         self._servers = servers
         self._addresses = addresses
         self._console = console
+        self._signals = signals
         self._drain_seconds = drain_seconds
+        self._step_timeout_seconds = step_timeout_seconds
         self._begin = begin
 
     async def run(self) -> int:
         """Return the process's exit code."""
         stop = asyncio.Event()
-        self._handle_signals(stop)
+        self._signals.hand_over(stop=stop.set, end_at_once=self._end_at_once)
         ports = [asyncio.create_task(server.run()) for server in self._servers]
         engine = asyncio.create_task(self._run_engine())
         told = asyncio.create_task(stop.wait())
@@ -97,7 +98,7 @@ class Lifecycle:
         try:
             checkpoint = await asyncio.wrap_future(start.checkpoint)
             worker = await asyncio.wrap_future(start.worker)
-            attending = asyncio.create_task(attend(worker, self._channel, client))
+            attending = asyncio.create_task(attend(worker, self._channel, client, Watchdog(self._step_timeout_seconds)))
             sampling = await asyncio.wrap_future(start.sampling)
             client.checkpoint_found(checkpoint.revision, await asyncio.wrap_future(start.tokenizer), sampling)
             await client.wait_until_ready()
@@ -107,9 +108,9 @@ class Lifecycle:
             exit_code = error.exit_code
         except SapwoodError as error:
             self._console.error(str(error))
-            return EXIT_FAILED
+            return EXIT_USAGE if isinstance(error, ConfigError) else EXIT_FAILED
         self._console.error(client.fatal_message or f"the worker process ended (exit code {exit_code})")
-        return EXIT_FAILED
+        return EXIT_USAGE if exit_code == EXIT_USAGE and client.fatal_message else EXIT_FAILED
 
     def _announce(self) -> None:
         client = self._client
@@ -132,21 +133,11 @@ class Lifecycle:
         )
         _log.info("ready", extra={"model": client.model_name, "seconds": round(seconds, 3)})
 
-    def _handle_signals(self, stop: asyncio.Event) -> None:
-        def on_signal(number: signal.Signals) -> None:
-            if stop.is_set():
-                self._end_at_once(number)
-            stop.set()
-
-        for number in _SIGNALS:
-            asyncio.get_running_loop().add_signal_handler(number, on_signal, number)
-
-    def _end_at_once(self, number: signal.Signals) -> None:
+    def _end_at_once(self) -> None:
         worker = self._start.worker
         if worker.done() and not worker.exception():
             worker.result().kill()
         self._channel.close()
-        os._exit(EXIT_SIGNAL + number)
 
     async def _close(self, ports: Sequence[asyncio.Task[None]]) -> None:
         for server in self._servers:

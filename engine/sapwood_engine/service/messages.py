@@ -118,7 +118,7 @@ class Refused(_Message, frozen=True):
     """The scheduler would not take the request."""
 
     request_id: str
-    reason: Literal["never_fits", "queue_full", "duplicate_id"]
+    reason: Literal["never_fits", "queue_full", "duplicate_id", "bad_content"]
     message: str
     """A sentence with both numbers."""
 

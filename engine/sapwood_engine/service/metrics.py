@@ -70,6 +70,7 @@ class EngineMetrics:
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.recent_duration_seconds = 1.0
         self._model = model
+        self._model_facts = {"model": model}
         self._registry = CollectorRegistry()
         self._counters: dict[_Key, Counter] = {}
         self._gauges: dict[_Key, Gauge] = {}
@@ -98,11 +99,15 @@ class EngineMetrics:
             self._count("sapwood_prompt_tokens_total", admitted.num_cached_tokens, "device")
             self._count("sapwood_prompt_tokens_total", computed, "compute")
             self._histogram("sapwood_queue_time_seconds").observe(admitted.queue_seconds)
+            for seconds in admitted.reuse_gap_seconds:
+                self._histogram("sapwood_reuse_gap_seconds").observe(seconds)
         for preempted in batch.preempted:
             self._count("sapwood_preemptions_total", 1, preempted.reason)
             self._count("sapwood_preempted_tokens_total", preempted.num_tokens, preempted.reason)
         for evicted in batch.evicted:
             self._count("sapwood_evicted_tokens_total", evicted.num_tokens, evicted.reason, "dropped")
+            for seconds in evicted.idle_seconds:
+                self._histogram("sapwood_evicted_idle_seconds").observe(seconds)
         self._count("sapwood_cache_invariant_failures_total", batch.num_invariant_failures)
 
     def tokens(self, times: RequestTimes, num_tokens: int, *, num_cached_tokens: int, now: float) -> None:
@@ -152,9 +157,16 @@ class EngineMetrics:
         for phase in STARTUP_PHASES:
             if phase in seconds:
                 self._gauge("sapwood_startup_seconds", phase).set(seconds[phase])
-        self._infos["sapwood_model_info",].info(
-            {"model": self._model, **{name.lower().replace(" ", "_"): fact for name, fact in facts.items()}}
-        )
+        self._tell_model({name.lower().replace(" ", "_"): fact for name, fact in facts.items()})
+
+    def checkpoint_found(self, revision: str) -> None:
+        """Publish the revision of the model's checkpoint."""
+        self._tell_model({"revision": revision})
+
+    def _tell_model(self, facts: Mapping[str, str]) -> None:
+        """Publish ``facts`` beside those told before: they come from two processes, in either order."""
+        self._model_facts.update(facts)
+        self._infos["sapwood_model_info",].info(self._model_facts)
 
     def render(self) -> bytes:
         """Return every series in Prometheus' text format."""

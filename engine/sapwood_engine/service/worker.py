@@ -21,13 +21,12 @@ from sapwood_engine.core.admission import SchedulerConfig
 from sapwood_engine.core.ports import Capacity, Executor
 from sapwood_engine.core.prefix_cache import PrefixCache
 from sapwood_engine.core.scheduler import Scheduler
-from sapwood_engine.errors import SapwoodError
+from sapwood_engine.errors import ConfigError, SapwoodError
 from sapwood_engine.service.engine_loop import EngineLoop
+from sapwood_engine.service.exit_codes import EXIT_DRAINED, EXIT_FAILED, EXIT_USAGE
 from sapwood_engine.service.ipc import WorkerChannel
 from sapwood_engine.service.messages import Fatal, Progress, Ready
 from sapwood_engine.service.worker_process import watch_parent
-
-EXIT_FAILED = 1
 
 
 class Report(Protocol):
@@ -71,14 +70,14 @@ def run_worker(config: EngineConfig, channel: WorkerChannel, build: Callable[[Re
             built.executor.close()
     except SapwoodError as error:
         channel.send(Fatal(str(error)))
-        return EXIT_FAILED
+        return EXIT_USAGE if isinstance(error, ConfigError) else EXIT_FAILED
     except Exception as error:
         logging.getLogger(__name__).exception("the worker ends")
         channel.send(Fatal(f"the worker met a fault of its own: {type(error).__name__}: {error}"))
         return EXIT_FAILED
     finally:
         channel.close()
-    return 0
+    return EXIT_DRAINED
 
 
 def _serve(config: EngineConfig, channel: WorkerChannel, built: BuiltExecutor) -> None:

@@ -146,6 +146,8 @@ async def test_a_final_assistant_message_can_be_continued() -> None:
 
 async def test_template_arguments_reach_the_template() -> None:
     assert "enable_thinking=False" in await prompt_of(chat_template_kwargs={"enable_thinking": False})
+    ours = {"engine": 1, "messages_": 2, "arguments": 3, "request": 4, "work": 5}
+    assert "engine=1" in await prompt_of(chat_template_kwargs=ours)
 
 
 def test_no_template_argument_of_a_client_can_shadow_one_of_transformers() -> None:
@@ -172,6 +174,7 @@ async def test_every_sampling_field_reaches_the_engine() -> None:
         logprobs=True,
         top_logprobs=20,
         priority=3,
+        cache_pin_seconds=60,
         cache_salt="tenant",
         extra_key="key",
         routing_key="route",
@@ -190,7 +193,7 @@ async def test_every_sampling_field_reaches_the_engine() -> None:
     assert (asked.seed, asked.n, asked.stop_strings) == (-7, 2, ("x", "yz"))
     assert (asked.stop.max_tokens, asked.stop.min_tokens) == (9, 2)
     assert asked.stop.stop_token_ids == {65, END_ID}
-    assert (asked.priority, asked.routing_key) == (3, "route")
+    assert (asked.priority, asked.routing_key, asked.cache_pin_seconds) == (3, "route", 60.0)
     assert (asked.namespace.tenant_salt, asked.namespace.extra_key) == ("tenant", "key")
     assert asked.namespace.adapter_id is None
     assert (asked.skip_special_tokens, asked.include_stop_str) == (False, True)

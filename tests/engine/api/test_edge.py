@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 from fastapi import FastAPI
-from support_api import CHAT, chat_body, error_of, http
+from support_api import CHAT, MODEL, chat_body, error_of, http, served
 from support_fake_client import FakeClient
 
 from sapwood_engine.api.app import build_app
@@ -77,6 +77,22 @@ async def test_a_sane_request_id_is_echoed_and_reaches_the_engine(offered: str, 
 async def test_a_method_not_allowed_says_which_is() -> None:
     async with http(build_app(FakeClient())) as api:
         assert (await api.get(CHAT)).headers["allow"] == "POST"
+
+
+@pytest.mark.parametrize("path", [*OPEN, "/v1/models", f"/v1/models/{MODEL}", "/nowhere", CHAT])
+async def test_head_answers_as_get_does_without_the_body(path: str) -> None:
+    async with http(build_app(FakeClient())) as api:
+        got, head = await api.get(path), await api.head(path)
+    assert (head.status_code, head.content) == (got.status_code, b"")
+    for name in ("content-type", "content-length"):
+        assert head.headers[name] == got.headers[name]
+
+
+async def test_head_over_a_socket_leaves_the_connection_in_order() -> None:
+    async with served(build_app(FakeClient())) as url, httpx.AsyncClient(base_url=url) as api:
+        for _ in range(3):
+            assert (await api.head("/metrics")).status_code == 200
+            assert (await api.get("/readyz")).json() == {"state": "ready"}
 
 
 async def test_a_stream_cannot_be_cached_or_buffered_on_its_way() -> None:

@@ -21,7 +21,6 @@ from sapwood_engine.api.app import build_app
 POSITIVE, NEGATIVE = GenerationMode.POSITIVE, GenerationMode.NEGATIVE
 BOUNDED = settings(
     max_examples=60,
-    deadline=None,
     derandomize=True,
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=list(HealthCheck),
@@ -37,7 +36,7 @@ def load(app: FastAPI, *modes: GenerationMode) -> BaseSchema:
 
 
 class Undrained(FakeClient):
-    async def drain(self, deadline_seconds: float) -> None:
+    async def drain(self, deadline_seconds: float | None = None) -> None:
         """Stay ready: a drained engine rightly answers 503 to all that follows."""
 
 

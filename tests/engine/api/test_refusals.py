@@ -12,6 +12,7 @@ from support_fake_client import VOCAB_SIZE, ByteTokenizer, FakeClient
 
 from sapwood_engine.api.app import build_app
 from sapwood_engine.api.schemas import MAX_MESSAGES
+from sapwood_engine.api.strict_body import LARGE_BODY_BYTES
 
 JSON = {"content-type": "application/json"}
 
@@ -70,6 +71,9 @@ async def test_a_number_that_is_none_is_refused_by_name(path: str, body: Any, fi
         ("max_tokens", 0),
         ("min_tokens", -1),
         ("priority", 2**31),
+        ("cache_pin_seconds", -1),
+        ("cache_pin_seconds", 86_401),
+        ("cache_pin_seconds", "60"),
         ("cache_salt", ""),
         ("extra_key", 5),
         ("stop_token_ids", 5),
@@ -91,6 +95,14 @@ async def test_a_value_outside_its_range_is_refused_by_name(path: str, body: Any
 async def test_an_empty_stop_string_is_refused(path: str, body: Any, stop: Any) -> None:
     """D07: it matches everywhere."""
     assert (await refusal(path, body(stop=stop)))["param"].startswith("stop")
+
+
+@BOTH
+@pytest.mark.parametrize(("stop", "param"), [("x" * 1025, "stop"), (["a", "x" * 1025], "stop.1")])
+async def test_a_stop_string_of_boundless_length_is_refused(path: str, body: Any, stop: Any, param: str) -> None:
+    error = await refusal(path, body(stop=stop))
+    assert error["param"] == param
+    assert "1024 characters" in error["message"]
 
 
 @BOTH
@@ -160,6 +172,7 @@ async def test_a_prompt_of_no_kind_is_refused(prompt: Any) -> None:
         ("reasoning_effort", "low"),
         ("verbosity", "low"),
         ("logits_processors", ["x"]),
+        ("suffix", "end"),
     ],
 )
 async def test_what_is_not_built_is_refused_by_name_not_ignored(field: str, value: Any) -> None:
@@ -357,7 +370,8 @@ async def test_a_body_that_is_not_the_json_object_wanted_is_refused(
     path: str, body: Any, content: bytes, headers: dict[str, str], status: int
 ) -> None:
     async with http(build_app(FakeClient())) as api:
-        error_of(await api.post(path, content=content, headers=headers), status)
+        for padding in (b"", b" " * LARGE_BODY_BYTES):
+            error_of(await api.post(path, content=content + padding, headers=headers), status)
 
 
 async def test_no_depth_of_nesting_makes_the_server_fail() -> None:

@@ -49,7 +49,7 @@ async def both_ways(client: FakeClient, path: str, body: dict[str, Any], kind: s
 
 
 @pytest.mark.parametrize(("path", "body", "kind"), ENDPOINTS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_the_joined_stream_equals_the_whole_answer_for_every_partition(
     path: str, body: Any, kind: str, data: st.DataObject

@@ -15,7 +15,7 @@ from sapwood_engine.core.admission import (
     shared_whole_page_tokens,
     token_limit,
 )
-from sapwood_engine.core.radix_node import token_key
+from sapwood_engine.core.keys import token_key
 
 
 @pytest.mark.parametrize(("num_pages", "context", "limit"), [(8, 1000, 32), (8, 20, 20)])
@@ -50,7 +50,9 @@ def test_shared_tokens_are_whole_pages_of_the_common_beginning(
     common = 0
     while common < min(len(first), len(second), limit) and first[common] == second[common]:
         common += 1
-    shared = shared_whole_page_tokens(token_key(first), token_key(second), page_size=page_size, limit_tokens=limit)
+    shared = shared_whole_page_tokens(
+        token_key(first), token_key(second), unit_bytes=4, page_size=page_size, limit_tokens=limit
+    )
     assert shared == common // page_size * page_size
 
 

@@ -12,6 +12,7 @@ from sapwood_contract.launch import EvictionPolicyName
 from sapwood_engine.core.eviction import RANKS, PolicyName, RankedOrder, RecencyOrder, eviction_order
 from sapwood_engine.core.page_allocator import PageAllocator
 from sapwood_engine.core.prefix_cache import PrefixCache, Shortfall, token_key
+from sapwood_engine.core.quotas import Quotas
 from sapwood_engine.core.radix_node import Node, Root
 from sapwood_engine.core.radix_search import find
 from sapwood_engine.core.radix_tree import RadixTree
@@ -210,7 +211,14 @@ class Twin:
 
     def __init__(self) -> None:
         self.trees = [
-            RadixTree(page_size=1, allocator=PageAllocator(200), order=order, partial_pages=False)
+            RadixTree(
+                page_size=1,
+                unit_bytes=4,
+                allocator=PageAllocator(200),
+                order=order,
+                quotas=Quotas(order.rank, default_pages=None),
+                partial_pages=False,
+            )
             for order in (RecencyOrder(), RankedOrder(RANKS["lru"]))
         ]
 

@@ -25,7 +25,7 @@ class Line:
         config = SchedulerConfig(
             policy=policy, max_overtaken=max_overtaken, ttft_target_seconds=ttft_target, max_step_tokens=100
         )
-        self.queue = WaitingQueue(config, page_size=PAGE_SIZE)
+        self.queue = WaitingQueue(config, first_page_tokens=PAGE_SIZE)
         self.arrivals = 0
 
     def wait(self, new: Request, *, cached: int = 0, at: float = 0.0) -> Sequence:
@@ -120,7 +120,7 @@ def test_lof_takes_the_longest_output_first() -> None:
 
 def test_random_is_a_permutation_that_the_seed_decides() -> None:
     def order(seed: int) -> list[str]:
-        queue = WaitingQueue(SchedulerConfig(policy="random", seed=seed), page_size=PAGE_SIZE)
+        queue = WaitingQueue(SchedulerConfig(policy="random", seed=seed), first_page_tokens=PAGE_SIZE)
         line = Line("random")
         line.queue = queue
         for index in range(30):
@@ -220,7 +220,7 @@ def test_who_is_removed_is_not_shown_again(policy: SchedulerPolicy) -> None:
     line.queue.remove(sequences[2])
     assert sorted(line.order()) == ["0", "1", "3", "4"]
     assert len(line.queue) == 4
-    assert line.queue.num_tokens == 4
+    assert line.queue.num_uncached_tokens == 4
 
 
 def test_a_long_churn_leaves_no_more_behind_than_who_waits() -> None:

@@ -14,10 +14,12 @@ from support_prefix_cache import RANKS, allocate, cached, match, serve
 
 from sapwood_contract.launch import EvictionPolicyName
 from sapwood_engine.core.eviction import PolicyName
+from sapwood_engine.core.keys import KeyFormat
 from sapwood_engine.core.prefix_cache import PageCounts, PrefixCache, token_key
 from sapwood_engine.core.request import Namespace
 from sapwood_engine.core.step import Evicted
 
+FORMATS = (KeyFormat(), KeyFormat("pairs"), KeyFormat(content=True), KeyFormat("pairs", content=True))
 blocks_of_tokens = st.lists(st.integers(0, 1), max_size=4)
 more_tokens = st.lists(st.integers(0, 1), min_size=1, max_size=4)
 priorities = st.integers(-1, 2)
@@ -31,9 +33,10 @@ class AgainstTheNaiveCache(RuleBasedStateMachine):
         page_size=st.sampled_from([1, 4, 16]),
         policy=st.sampled_from(sorted(RANKS)),
         partial_pages=st.booleans(),
+        keys=st.sampled_from(FORMATS),
     )
-    def create(self, page_size: int, policy: PolicyName, partial_pages: bool) -> None:
-        self.both = Comparison(page_size=page_size, policy=policy, partial_pages=partial_pages)
+    def create(self, page_size: int, policy: PolicyName, partial_pages: bool, keys: KeyFormat) -> None:
+        self.both = Comparison(page_size=page_size, policy=policy, partial_pages=partial_pages, keys=keys)
 
     @rule(namespace=st.sampled_from(SPACES), blocks=blocks_of_tokens, rest=more_tokens)
     def begin(self, namespace: Namespace, blocks: list[int], rest: list[int]) -> None:
@@ -59,6 +62,10 @@ class AgainstTheNaiveCache(RuleBasedStateMachine):
     def flush(self, namespace: Namespace | None) -> None:
         self.both.flush(namespace)
 
+    @rule(namespace=st.sampled_from(SPACES), num_pages=st.none() | st.integers(0, 6))
+    def set_quota(self, namespace: Namespace, num_pages: int | None) -> None:
+        self.both.set_quota(namespace, num_pages)
+
     @rule(num_pages=st.integers(1, 4))
     def evict(self, num_pages: int) -> None:
         self.both.evict(num_pages)
@@ -83,11 +90,16 @@ TestTheCacheAgainstANaiveOne.settings = settings(
 
 
 @pytest.mark.parametrize("page_size", [1, 4, 16])
-@pytest.mark.parametrize("policy", sorted(RANKS))
-def test_a_busy_cache_agrees_with_the_naive_one_at_every_step(policy: PolicyName, page_size: int) -> None:
+@pytest.mark.parametrize(
+    ("policy", "keys"),
+    [*((policy, KeyFormat()) for policy in sorted(RANKS)), *(("lru", keys) for keys in FORMATS[1:])],
+)
+def test_a_busy_cache_agrees_with_the_naive_one_at_every_step(
+    policy: PolicyName, keys: KeyFormat, page_size: int
+) -> None:
     """Fuller and busier than what Hypothesis builds: evictions at nearly every request."""
     random = Random(page_size)
-    both = Comparison(page_size=page_size, policy=policy, partial_pages=True)
+    both = Comparison(page_size=page_size, policy=policy, partial_pages=True, keys=keys)
     for _ in range(100):
         blocks = [random.randrange(2) for _ in range(random.randrange(5))]
         rest = [random.randrange(2) for _ in range(random.randint(1, 4))]
@@ -101,6 +113,8 @@ def test_a_busy_cache_agrees_with_the_naive_one_at_every_step(policy: PolicyName
             both.finish(random.randrange(9), random.randrange(3), random.choice((0, 0, 5)))
         elif chance < 0.94:
             both.abort(random.randrange(9))
+        elif chance < 0.96:
+            both.set_quota(SPACES[random.randrange(2)], random.choice((None, 2, 5)))
         elif chance < 0.97:
             both.evict(1)
         elif chance < 0.99:
@@ -232,7 +246,3 @@ def test_a_snapshot_tells_that_there_is_a_salt_but_not_which() -> None:
     (space,) = cache.snapshot(max_nodes=10)["namespaces"]
     assert space["namespace"]["tenant_salt"] == "***"
     assert "hunter2" not in repr(cache.snapshot(max_nodes=10, token_ids=True))
-
-
-def test_a_key_is_the_bytes_of_its_tokens() -> None:
-    assert token_key([1, 258]) == bytes([1, 0, 0, 0, 2, 1, 0, 0])

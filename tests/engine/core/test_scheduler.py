@@ -436,25 +436,6 @@ def test_the_load_tells_the_depth_of_the_tree_without_walking_it() -> None:
     assert engine.scheduler.load().radix_depth_max < depth
 
 
-def test_the_load_adds_up_to_the_capacity_at_every_moment() -> None:
-    engine = Engine(capacity=capacity_for_tests(num_pages=16, page_size=4, max_seats=2))
-    for index in range(4):
-        engine.submit(request(str(index), prompt(index, 10), max_tokens=6))
-    load = engine.scheduler.load()
-    assert (load.num_running, load.num_waiting, load.num_waiting_tokens) == (0, 4, 40)
-    while engine.scheduler.has_work():
-        engine.step()
-        load = engine.scheduler.load()
-        states = (
-            load.kv_active_tokens,
-            load.kv_protected_tokens,
-            load.kv_evictable_tokens,
-            load.kv_free_tokens,
-        )
-        assert sum(states) == load.kv_capacity_tokens == 64
-    assert (load.num_running, load.num_waiting, load.radix_locked_nodes) == (0, 0, 0)
-
-
 def test_an_admission_tells_how_long_the_request_waited_and_what_it_hit() -> None:
     engine = Engine(config=SchedulerConfig(policy="fcfs", max_running=1))
     engine.submit(request("first", prompt(1, 8), max_tokens=3))
@@ -462,7 +443,7 @@ def test_an_admission_tells_how_long_the_request_waited_and_what_it_hit() -> Non
     engine.run()
     assert engine.admitted == [
         Admitted(RequestId("first"), 8, 0, 0, queue_seconds=1.0, resumed=False),
-        Admitted(RequestId("second"), 8, 7, 0, queue_seconds=4.0, resumed=False),
+        Admitted(RequestId("second"), 8, 7, 0, queue_seconds=4.0, resumed=False, reuse_gap_seconds=(1.0,)),
     ]
 
 

@@ -39,7 +39,7 @@ def table_of(sequence: Sequence) -> PageTable:
 
 def scene() -> Scene:
     cache = PrefixCache(num_pages=16, page_size=4)
-    queue = WaitingQueue(SchedulerConfig(), page_size=4)
+    queue = WaitingQueue(SchedulerConfig(), first_page_tokens=4)
     running = RunningSet(4, cache, queue)
     sequences = []
     for arrival, name in enumerate(["first", "second", "waiting"]):
@@ -48,10 +48,10 @@ def scene() -> Scene:
         queue.push(sequence, cached_tokens=0)
         sequences.append(sequence)
         if name != "waiting":
-            opening = open_table(cache, NAMESPACE, sequence.key(), limit_tokens=5, headroom_pages=0)
+            opening = open_table(cache, NAMESPACE, sequence.key(), num_tokens=6, limit_tokens=5, headroom_pages=0)
             assert not isinstance(opening, Shortfall)
             queue.started(sequence)
-            running.enter(sequence, opening)
+            running.enter(sequence, opening, sequence.key())
             sequence.num_in_flight = 1
     return Scene(cache, queue, running, *sequences)
 

@@ -18,6 +18,7 @@ from support_scheduling import NAMESPACE, Engine, request
 
 from sapwood_contract.launch import EvictionPolicyName, SchedulerPolicy
 from sapwood_engine.core.admission import Accepted, SchedulerConfig, max_output
+from sapwood_engine.core.keys import KeyUnit
 from sapwood_engine.core.request import Namespace, Request, SamplingParams
 
 VOCABULARY = 3
@@ -46,6 +47,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         max_queued=st.integers(2, 8),
         prefix_cache=st.booleans(),
         partial_pages=st.booleans(),
+        key_unit=st.sampled_from(get_args(KeyUnit)),
+        content=st.booleans(),
+        quota_tokens=st.none() | st.integers(0, 24),
         fail_launches=st.frozensets(st.integers(0, 40), max_size=3),
     )
     def start(
@@ -61,6 +65,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         max_queued: int,
         prefix_cache: bool,
         partial_pages: bool,
+        key_unit: KeyUnit,
+        content: bool,
+        quota_tokens: int | None,
         fail_launches: frozenset[int],
     ) -> None:
         self.engine = Engine(
@@ -81,6 +88,9 @@ class SchedulerMachine(RuleBasedStateMachine):
             ),
             prefix_cache=prefix_cache,
             partial_pages=partial_pages,
+            key_unit=key_unit,
+            content=content,
+            quota_tokens=quota_tokens,
             eviction=eviction,
             overlap=True,
             fail_launches=fail_launches,
@@ -96,6 +106,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         seed=st.none() | st.integers(0, 3),
         penalty=st.sampled_from([0.0, 0.5]),
         num_prompt_logprobs=st.sampled_from([None, None, None, 0]),
+        cache_pin_seconds=st.sampled_from([0.0, 3.0, 60.0]),
     )
     def submit(
         self,
@@ -108,6 +119,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         seed: int | None,
         penalty: float,
         num_prompt_logprobs: int | None,
+        cache_pin_seconds: float,
     ) -> None:
         name = str(len(self.requests))
         sampling = SamplingParams(
@@ -126,6 +138,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             routing_key=str(priority),
             namespace=namespace,
             sampling=sampling,
+            cache_pin_seconds=cache_pin_seconds,
         )
         self._submit(name, new)
 

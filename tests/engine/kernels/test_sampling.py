@@ -68,7 +68,7 @@ def rows() -> st.SearchStrategy[Row]:
     )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(rows(), min_size=1, max_size=5), st.integers(0, 1 << 30), st.sampled_from((3, 50, 400)))
 def test_a_batch_draws_what_each_row_alone_would_draw(batch: list[Row], seed: int, vocab_size: int) -> None:
     generator = torch.Generator().manual_seed(seed)
@@ -163,7 +163,7 @@ def test_a_row_of_bans_alone_is_unusable() -> None:
     assert not bool(sampling.argmax(logits)[1][0])
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     st.lists(st.integers(0, 19), max_size=10),
     st.lists(st.integers(0, 19), max_size=10),

@@ -114,7 +114,7 @@ def test_in_bfloat16_98_percent_of_tokens_are_the_float32_choice(
     chosen = greedy(*full, asked, NUM_TOKENS).token_ids
     model, spec = load(torch.bfloat16)
     longest = max(map(len, asked)) + NUM_TOKENS
-    paged = PagedModel(model, spec, num_sequences=len(asked), max_tokens=longest)
+    paged = PagedModel(model, spec, num_sequences=len(asked), max_tokens=longest, dtype=torch.bfloat16)
     texts = [prompt + words[:-1] for prompt, words in zip(asked, chosen, strict=True)]
     runs = [Run(s, 0, text) for s, text in enumerate(texts)]
     hidden = torch.split(paged.hidden(runs), [len(text) for text in texts])

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support_torch_executor import capacity
 
@@ -27,7 +27,6 @@ def rows(draw: st.DrawFn) -> tuple[StepPlan, dict[int, list[int]]]:
     return plan(seats, starts, lengths, tokens, [draw(st.booleans()) for _ in seats]), tables
 
 
-@settings(deadline=None)
 @given(rows())
 def test_tensors_say_what_the_columns_say(case: tuple[StepPlan, dict[int, list[int]]]) -> None:
     step, tables = case

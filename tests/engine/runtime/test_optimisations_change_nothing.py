@@ -15,8 +15,10 @@ from sapwood_engine.core.request import Namespace, Request, RequestId, SamplingP
 from sapwood_engine.core.scheduler import Scheduler
 from sapwood_engine.core.step import Admitted, Preempted
 from sapwood_engine.kernels.attention.base import AttentionBackend
+from sapwood_engine.kernels.attention.reference import ReferenceAttention
 from sapwood_engine.kernels.attention.select import select
 from sapwood_engine.kernels.cpu_features import detect_cpu_features
+from sapwood_engine.models.decoder import ComposedModel
 
 MODEL = tiny_decoder()
 
@@ -87,7 +89,7 @@ def serve(switches: Switches, attention: AttentionBackend | None = None) -> Obse
     # A pool that barely holds two requests makes the scheduler send running ones back.
     num_tokens = 160 if switches.preemption else 1280
     limits = capacity(num_pages=num_tokens // switches.page_size, page_size=switches.page_size, max_step_tokens=96)
-    executor = tiny_executor(limits, model=MODEL, attention=attention)
+    executor = tiny_executor(limits, model=ComposedModel(MODEL, attention or ReferenceAttention()))
     cache = PrefixCache(
         num_pages=limits.num_pages,
         page_size=limits.page_size,

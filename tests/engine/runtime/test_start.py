@@ -15,7 +15,8 @@ from sapwood_engine.core.request import SamplingParams
 from sapwood_engine.core.step import PENDING_TOKEN, PageUpdate, SeatOpened, StepPlan
 from sapwood_engine.errors import ConfigError
 from sapwood_engine.kernels.cpu_features import CpuFeatures
-from sapwood_engine.runtime.start import Started, build_executor, choose_kv_dtype
+from sapwood_engine.runtime.computation import choose_kv_dtype
+from sapwood_engine.runtime.start import Started, build_executor
 
 PROMPT = (5, 77, 31, 8, 120, 9, 44)
 AVX2 = CpuFeatures("x86_64", frozenset({"avx2", "fma", "f16c"}))
@@ -72,7 +73,9 @@ def test_a_started_executor_generates_what_transformers_does(
     assert set(started.seconds) == {"weights", "kernels", "warm"}
     assert started.facts["attention"] == f"{backend} (as requested)"
     assert "float32" in started.facts["arithmetic"]
-    assert "256 tokens" in started.facts["KV cache"]
+    assert started.facts["KV cache"] == "float32 (as the arithmetic)"
+    assert "context" not in started.facts
+    assert "kernels" not in started.facts
     assert started.executor.capacity.vocab_size == VOCAB_SIZE
 
 
@@ -80,6 +83,16 @@ def test_the_fastest_choices_generate_too(folder: Path, pytestconfig: pytest.Con
     assert pytestconfig.cache is not None
     started = start(folder, [], pytestconfig.cache.mkdir("kernels"))
     assert all(0 <= token < VOCAB_SIZE for token in generate(started, 4))
+
+
+def test_a_context_that_the_sliding_window_cut_and_kernels_that_cannot_be_kept_are_told(tmp_path: Path) -> None:
+    tiny_model("mistral", sliding_window=64).save_pretrained(tmp_path / "windowed")
+    no_folder = tmp_path / "file"
+    no_folder.touch()
+    started = start(tmp_path / "windowed", [], no_folder, attention_backend="cpu")
+    assert started.executor.capacity.max_context_tokens == 64
+    assert "sliding window" in started.facts["context"]
+    assert str(no_folder) in started.facts["kernels"]
 
 
 def test_what_cannot_fit_is_refused_before_anything_runs(folder: Path, tmp_path: Path) -> None:

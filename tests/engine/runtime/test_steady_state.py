@@ -6,7 +6,7 @@ import tracemalloc
 
 import pytest
 import torch
-from support_torch_executor import capacity, tiny_decoder, tiny_pool
+from support_torch_executor import capacity, composed, tiny_pool
 from torch.profiler import ProfilerActivity, profile
 
 from sapwood_engine.core.request import SamplingParams
@@ -31,7 +31,7 @@ def runner(pytestconfig: pytest.Config) -> ModelRunner:
     for layer in pool.layers:
         for cache in layer:
             cache.zero_()  # the contexts are not computed, and NaN would stop the sampler
-    runner = ModelRunner(tiny_decoder(), pool, choice.make(), LIMITS)
+    runner = ModelRunner(composed(choice.make()), pool, LIMITS)
     plan = StepPlan(0, "prefill", list(SEATS), [0] * 4, [1] * 4, [1] * 4, [True] * 4)
     greedy = SamplingParams(seed=0, temperature=0.0)
     plan.opened += [SeatOpened(seat, greedy, (), (1,), ()) for seat in SEATS]
@@ -88,6 +88,6 @@ def test_the_pool_stays_where_it_is() -> None:
     plan = StepPlan(0, "prefill", [0], [0], [50], [1] * 50, [True])
     plan.opened.append(SeatOpened(0, SamplingParams(seed=0), (), (1,) * 50, ()))
     plan.page_updates.append(PageUpdate(0, 0, tuple(range(13))))
-    ModelRunner(tiny_decoder(), pool, ReferenceAttention(), limits).run(plan)
+    ModelRunner(composed(ReferenceAttention()), pool, limits).run(plan)
     assert [cache.data_ptr() for layer in pool.layers for cache in layer] == before
     assert all(bool(torch.isfinite(cache[:12]).all()) for layer in pool.layers for cache in layer)

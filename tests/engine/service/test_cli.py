@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 import subprocess
 import sys
@@ -9,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from sapwood_engine.cli import API_KEY_VARIABLE, EXIT_USAGE, listen, read_api_keys, serve
+from sapwood_engine.cli import API_KEY_VARIABLE, listen, read_api_keys, serve
 from sapwood_engine.config import HttpSettings
 from sapwood_engine.errors import ConfigError
+from sapwood_engine.service.exit_codes import EXIT_FAILED, EXIT_USAGE
 
 
 def test_keys_come_from_the_file_and_the_environment(tmp_path: Path) -> None:
@@ -29,6 +32,18 @@ def test_a_key_file_that_asks_for_keys_and_has_none_is_refused(content: str | No
         path.write_text(content)
     with pytest.raises(ConfigError, match="--api-key-file"):
         read_api_keys(str(path), {API_KEY_VARIABLE: "three"})
+
+
+def test_a_key_that_no_client_can_send_is_refused_by_its_line_and_never_shown(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    for key in ("schlüssel", "\ufeffkey", "a\tb"):
+        path.write_text(f"one\n\n{key}\n", encoding="utf-8")
+        with pytest.raises(ConfigError, match="line 3") as refusal:
+            read_api_keys(str(path), {})
+        assert key not in str(refusal.value)
+        with pytest.raises(ConfigError, match=API_KEY_VARIABLE) as refusal:
+            read_api_keys(None, {API_KEY_VARIABLE: key})
+        assert key not in str(refusal.value)
 
 
 def test_a_port_in_use_is_refused_before_anything_starts(capsys: pytest.CaptureFixture[str]) -> None:
@@ -55,21 +70,53 @@ def test_ports_are_bound_where_asked_and_free_ones_found() -> None:
         assert ports.api.getsockname()[1] != ports.admin.getsockname()[1] > 0
 
 
-def test_a_model_that_is_not_there_ends_the_start_with_one_line(tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "sapwood",
-        "serve",
-        f"--model={tmp_path}/none",
-        "--port=0",
-        "--admin-port=0",
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == 1
-    (line,) = [line for line in done.stderr.splitlines() if line.startswith("sapwood:")]
-    assert "/none" in line
+def command(*options: str) -> list[str]:
+    return [sys.executable, "-m", "sapwood", "serve", "--port=0", *options]
+
+
+def run(*options: str) -> subprocess.CompletedProcess[str]:
+    """Run a program that ends by itself."""
+    return subprocess.run(command(*options), capture_output=True, text=True, check=False, timeout=60)
+
+
+def complaint(done: subprocess.CompletedProcess[str]) -> str:
+    """The one line that says why it ended."""
     assert "Traceback" not in done.stderr
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("sapwood:")]
+    return line
+
+
+def test_a_model_that_is_not_there_ends_the_start_with_one_line(tmp_path: Path) -> None:
+    done = run(f"--model={tmp_path}/none")
+    assert done.returncode == EXIT_FAILED
+    assert "/none" in complaint(done)
+
+
+@pytest.mark.parametrize("option", ["--context-length=8193", f"--kv-tokens={10**12}", "--context-length=8000"])
+def test_what_can_never_fit_is_refused_before_the_weights_are_loaded(option: str) -> None:
+    done = run(option, *(["--kv-tokens=4000"] if option == "--context-length=8000" else []))
+    assert done.returncode == EXIT_USAGE
+    assert f"{option.replace('=', ': ')} cannot be used" in complaint(done)
+    assert "loading" not in done.stdout
+
+
+def test_a_signal_that_comes_before_anything_is_there_to_end_ends_the_program_in_order(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    os.mkfifo(keys)
+    process = subprocess.Popen(command(f"--api-key-file={keys}"), stderr=subprocess.PIPE)
+    with keys.open("w") as pipe:  # opened once the program reads its keys
+        process.send_signal(signal.SIGTERM)
+        pipe.write("key\n")
+    _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (0, b"")
+
+
+def test_an_api_open_to_other_machines_without_a_key_is_warned_of_in_one_line() -> None:
+    def warnings(*options: str) -> list[str]:
+        return [line for line in run("--model=none", *options).stderr.splitlines() if "no API key" in line]
+
+    assert len(warnings("--host=0.0.0.0")) == 1
+    assert not warnings("--host=127.0.0.2")
 
 
 def test_the_http_process_does_not_import_torch() -> None:

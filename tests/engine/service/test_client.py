@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
+from dataclasses import replace
 
 import pytest
 from support_fake_executor import FakeExecutor, reference_tokens
@@ -17,6 +18,7 @@ from support_service import (
     byte_tokenizer,
     collect,
     generation,
+    new_client,
     options,
     settle,
     small_capacity,
@@ -28,7 +30,8 @@ from sapwood_engine.core.request import SamplingParams
 from sapwood_engine.errors import Draining, GenerationFailed, Overloaded, RequestError
 from sapwood_engine.service.client import EngineClient, Generation, TextDelta
 from sapwood_engine.service.generation import TokenInfo
-from sapwood_engine.service.ipc import HttpChannel
+from sapwood_engine.service.ipc import HttpChannel, WorkerChannel
+from sapwood_engine.service.messages import Ready, Submit
 
 
 @pytest.fixture
@@ -217,6 +220,35 @@ async def test_a_drain_that_is_over_its_deadline_ends_the_rest_with_an_error(eng
     with pytest.raises(GenerationFailed, match="incomplete"):
         await running
     assert free_of_requests(await settle(engine.client))
+
+
+async def test_a_drain_without_a_deadline_takes_that_of_the_options() -> None:
+    async with thread_engine(launch=options(drain_seconds=0.0)) as engine:
+        running = asyncio.create_task(collect(engine.client, generation(max_tokens=ENDLESS)))
+        await settle(engine.client)
+        await engine.client.drain()
+        with pytest.raises(GenerationFailed, match="incomplete"):
+            await running
+
+
+async def test_the_worker_is_told_how_long_the_cache_keeps_what_a_call_leaves() -> None:
+    channel = HttpChannel()
+    worker = WorkerChannel(channel.addresses)
+    client = new_client(channel, options())
+    client.receive(Ready(small_capacity(), {}, {}))
+    try:
+        call = replace(generation(), cache_pin_seconds=60.0)
+        running = asyncio.create_task(collect(client, call))
+        await asyncio.sleep(0)
+        assert worker.wait(DEADLINE_SECONDS)
+        (message,) = worker.receive_ready()
+        assert isinstance(message, Submit)
+        assert message.request.cache_pin_seconds == 60.0
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    finally:
+        worker.close()
+        channel.close()
 
 
 async def test_nothing_is_taken_before_the_engine_is_ready() -> None:

@@ -43,6 +43,7 @@ def test_switches_become_booleans_and_values_land_in_their_group() -> None:
         ("max_step_tokens", 0),
         ("chunk_tokens", 0),
         ("ttft_target_seconds", 0.0),
+        ("step_timeout_seconds", 0.0),
         ("drain_seconds", -1.0),
         ("drain_seconds", math.inf),
         ("model", ""),
@@ -62,12 +63,18 @@ def test_a_value_out_of_range_is_refused_by_its_option(name: str, value: float |
         (LaunchOptions(max_running=65, max_step_tokens=64), "--max-running"),
         (LaunchOptions(kv_tokens=15, page_size=16), "--kv-tokens"),
         (LaunchOptions(port=9000, admin_port=9000), "--admin-port"),
+        (LaunchOptions(port=65_535), "--port"),
     ],
 )
 def test_values_that_do_not_go_together_are_refused(options: LaunchOptions, option: str) -> None:
     with pytest.raises(ConfigError) as refusal:
         engine_config(options)
     assert refusal.value.option == option
+
+
+@pytest.mark.parametrize(("port", "admin_port"), [(8000, 8001), (9000, 9001), (65_534, 65_535), (0, 0)])
+def test_the_admin_port_follows_the_other_so_that_two_engines_get_along(port: int, admin_port: int) -> None:
+    assert engine_config(LaunchOptions(port=port)).http.admin_port == admin_port
 
 
 def test_both_ports_may_be_left_to_the_system() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 
 from sapwood_engine.checkpoint.sampling_defaults import OPENAI_DEFAULTS, SamplingDefaults
 from sapwood_engine.core.ports import Capacity
@@ -24,7 +25,11 @@ def card(*, sampling: SamplingDefaults = OPENAI_DEFAULTS, chat: bool = True, nee
         admin_url="http://127.0.0.1:8001",
         capacity=CAPACITY,
         sampling=sampling,
-        facts={"instruction set": "AVX-512, because the processor has it"},
+        facts={
+            "instruction set": "AVX-512, because the processor has it",
+            "KV cache": "float16 (half the memory)",
+            "context": "the model's sliding window",
+        },
         seconds=2.34,
         chat=chat,
         needs_key=needs_key,
@@ -62,6 +67,23 @@ def test_the_ready_card_tells_what_is_served_where_and_how_to_try_it() -> None:
         assert part in text
     assert "chat/completions" in text
     assert "Bearer" not in text
+
+
+def test_the_ready_card_has_one_line_for_the_kv_cache_and_one_for_the_context_each_with_its_reason() -> None:
+    lines = [line.split(maxsplit=1) for line in card().replace("KV cache", "KV-cache").splitlines()[1:]]
+    assert [value for label, value in lines if label == "KV-cache"] == [
+        "16,384 tokens in pages of 16, float16 (half the memory)"
+    ]
+    assert [value for label, value in lines if label == "context"] == ["8,192 tokens, the model's sliding window"]
+
+
+def test_a_console_that_nobody_reads_falls_silent() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with open(writing, "w") as stream:  # closing it must not fail either
+        console = Console(stream)
+        console.progress(Progress("load", "weights"))
+        console.ready("card")
 
 
 def test_the_ready_card_tells_how_it_samples_where_a_request_does_not_say() -> None:

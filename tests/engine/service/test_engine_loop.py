@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
+import pytest
 from support_fake_executor import FakeExecutor, reference_tokens
 from support_service import VOCAB_SIZE, options, small_capacity
 
@@ -172,6 +174,51 @@ def test_an_engine_at_rest_sleeps_without_end_once_it_has_checked_itself() -> No
 
 def test_an_engine_that_never_worked_sleeps_without_a_check() -> None:
     assert run([[], [Shutdown()]]).sleeps == [None, None]
+
+
+class Hurried(Script):
+    """A script whose clock goes on by some seconds whenever it is read."""
+
+    def clock(self) -> float:
+        self.now += 2.0
+        return self.now
+
+
+def test_an_engine_that_never_rests_finds_a_broken_cache_and_serves_on() -> None:
+    executor = FakeExecutor(small_capacity())
+    cache, scheduler = build_core(engine_config(options()), executor.capacity)
+    cache.allocate(1)  # a page that nobody holds
+    script = Hurried([[submit("r", max_tokens=300), Shutdown()]])
+    EngineLoop(
+        scheduler=scheduler, cache=cache, executor=executor, channel=script, overlap=True, clock=script.clock
+    ).run()
+    told = [message for message in script.sent if isinstance(message, TokenBatch) and message.num_invariant_failures]
+    assert told
+    assert all(batch.load.num_running == 1 for batch in told)
+    assert not cache.enabled
+    assert tokens(script, "r") == reference_tokens(b"a prompt", 300, vocab_size=VOCAB_SIZE)
+
+
+@pytest.mark.parametrize(
+    ("fields", "num_tokens"),
+    [
+        ({}, 22),
+        ({"adapter_id": None, "extra_key": None, "tenant_salt": "a"}, 11),
+        ({"adapter_id": None, "extra_key": None, "tenant_salt": None}, 11),
+        ({"adapter_id": "x", "extra_key": None, "tenant_salt": "a"}, 0),
+    ],
+)
+def test_a_flush_of_an_engine_at_rest_is_counted_before_it_is_answered(
+    fields: dict[str, str | None], num_tokens: int
+) -> None:
+    salted = submit("salted")
+    salted = Submit(replace(salted.request, namespace=Namespace("m", tenant_salt="a")))
+    idle: list[list[ToWorker]] = [[] for _ in range(6)]
+    script = run([[submit("r"), salted], *idle, [AdminCall(1, "flush", fields)], [Shutdown()]])
+    (at,) = [index for index, message in enumerate(script.sent) if isinstance(message, AdminReply)]
+    assert script.sent[at] == AdminReply(1, {"num_tokens": num_tokens})
+    batches = [message for message in script.sent[:at] if isinstance(message, TokenBatch)]
+    assert sum(event.num_tokens for batch in batches for event in batch.evicted) == num_tokens
 
 
 def test_an_admin_call_is_answered_after_the_load_that_it_saw() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import stat
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -14,6 +15,7 @@ from support_service import DEADLINE_SECONDS
 from sapwood_contract.http import LoadSnapshot
 from sapwood_engine.core.ports import Capacity
 from sapwood_engine.core.request import (
+    ContentSpan,
     Namespace,
     Request,
     RequestId,
@@ -42,6 +44,7 @@ from sapwood_engine.service.messages import (
     ToWorker,
 )
 from sapwood_engine.service.supervisor import attend
+from sapwood_engine.service.watchdog import Watchdog
 
 REQUEST = Request(
     RequestId("call#0.0"),
@@ -54,6 +57,7 @@ REQUEST = Request(
 )
 TO_WORKER: list[ToWorker] = [
     Submit(REQUEST),
+    Submit(replace(REQUEST, cache_pin_seconds=60.0, content=(ContentSpan(0, 2, b"digest"),))),
     Abort("call#0.0"),
     AdminCall(1, "cache", {"max_nodes": 5}),
     Shutdown(),
@@ -66,9 +70,9 @@ FROM_WORKER: list[FromWorker] = [
         deltas=[Delta("a", (1, 2), "stop", 7, (LOGPROBS, LOGPROBS), (LOGPROBS,), "why")],
         load=LoadSnapshot(num_running=1),
         step=StepStats("mixed", 5, 0.25),
-        admitted=[Admitted(RequestId("a"), 5, 4, 0, 0.5, False)],
+        admitted=[Admitted(RequestId("a"), 5, 4, 0, 0.5, False, (3.5,))],
         preempted=[Preempted(RequestId("b"), 9, "kv_full")],
-        evicted=[Evicted(16, "ttl")],
+        evicted=[Evicted(16, "ttl"), Evicted(4, "capacity", (60.0,))],
         num_invariant_failures=1,
     ),
     Refused("c", "never_fits", "too long"),
@@ -144,9 +148,14 @@ class Immortal:
     def watch(self, ended: Callable[[int], None]) -> None:
         """Never calls it."""
 
+    def kill(self) -> None:
+        """Does not help."""
+
 
 class Recorder:
     """Notes what it is told."""
+
+    has_asked = False
 
     def __init__(self) -> None:
         self.messages: list[FromWorker] = []
@@ -169,7 +178,7 @@ async def test_nonsense_from_the_worker_ends_every_stream_and_is_raised(channel:
         socket.send(b"\xc1")
         async with asyncio.timeout(DEADLINE_SECONDS):
             with pytest.raises(msgspec.DecodeError):
-                await attend(Immortal(), channel, listener)
+                await attend(Immortal(), channel, listener, Watchdog(DEADLINE_SECONDS))
     finally:
         socket.close()
         context.term()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -122,6 +124,27 @@ def test_the_state_is_one_hot() -> None:
     metrics.set_state("ready")
     states = {s: value(metrics, "sapwood_engine_state", state=s) for s in ("loading", "warming", "ready", "draining")}
     assert states == {"loading": 0, "warming": 0, "ready": 1, "draining": 0}
+
+
+def test_how_long_reused_and_evicted_tokens_had_been_idle_is_sampled() -> None:
+    metrics = EngineMetrics("m")
+    found = replace(admitted(60), reuse_gap_seconds=(12.0,))
+    metrics.observe(batch(admitted=[found, admitted(0)], evicted=[Evicted(16, "capacity", (90.0,)), Evicted(8, "ttl")]))
+    assert value(metrics, "sapwood_reuse_gap_seconds_sum", **MODEL) == 12
+    assert value(metrics, "sapwood_reuse_gap_seconds_count", **MODEL) == 1
+    assert value(metrics, "sapwood_evicted_idle_seconds_sum", **MODEL) == 90
+    assert value(metrics, "sapwood_evicted_idle_seconds_count", **MODEL) == 1
+
+
+@pytest.mark.parametrize("checkpoint_first", [False, True])
+def test_the_model_is_told_with_its_revision_whatever_is_known_first(checkpoint_first: bool) -> None:
+    metrics = EngineMetrics("m")
+    if checkpoint_first:
+        metrics.checkpoint_found("abc")
+    metrics.started({}, {"Attention": "cpu"})
+    if not checkpoint_first:
+        metrics.checkpoint_found("abc")
+    assert value(metrics, "sapwood_model_info", **MODEL, revision="abc", attention="cpu") == 1
 
 
 def test_only_phases_of_the_contract_are_published_of_a_start() -> None:

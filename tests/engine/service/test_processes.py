@@ -30,6 +30,7 @@ from support_service import (
 
 from sapwood_contract.launch import LaunchOptions, to_argv
 from sapwood_engine.errors import WorkerDied
+from sapwood_tools.bench.servers import free_port
 
 SERVE = Path(__file__).parents[2] / "support" / "support_fake_serve.py"
 DEATH_SECONDS = 5.0
@@ -210,7 +211,7 @@ def test_a_program_that_is_killed_takes_its_worker_along() -> None:
 def test_a_start_that_fails_says_why_in_one_line() -> None:
     with started(options(port=0, admin_port=0, model=REFUSED_MODEL)) as process:
         out, err = process.communicate(timeout=DEADLINE_SECONDS)
-    assert process.returncode == 1
+    assert process.returncode == 2
     assert [line for line in err.splitlines() if line.startswith("sapwood:")] == [
         f"sapwood: --model: {REFUSED_MODEL!r} cannot be used: take another"
     ]
@@ -239,6 +240,29 @@ def test_progress_and_the_ready_card_are_plain_lines_without_a_terminal() -> Non
     for part in ("fake", "65,536 tokens", running.url, running.admin_url, "curl", "/v1/completions"):
         assert part in text
     assert "temperature 1, top_p 1" in text
+
+
+def test_an_engine_whose_console_nobody_reads_serves_on() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    port = free_port()
+    command = [sys.executable, str(SERVE), *to_argv(options(port=port, admin_port=0))]
+    with subprocess.Popen(command, stdout=writing, stderr=subprocess.PIPE, text=True) as process:
+        os.close(writing)
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while not _is_ready(f"http://127.0.0.1:{port}"):
+            assert time.monotonic() < deadline
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=DEADLINE_SECONDS)
+    assert process.returncode == 0
+    assert "BrokenPipe" not in errors
+
+
+def _is_ready(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/readyz").status_code == 200
+    except httpx.TransportError:
+        return False
 
 
 def test_disconnected_clients_free_their_seats_for_the_next() -> None:

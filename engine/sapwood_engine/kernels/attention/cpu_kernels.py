@@ -186,8 +186,8 @@ def multiply(tag, out, out_stride, a, a_stride, b, rows, num_rows, num_k, num_co
 
 
 @njit(**_INNER)
-def locate(kv_indices, first_page, page_size, slot_bytes, begin, num_keys, rows):  # type: ignore[no-untyped-def]
-    """Write the byte offsets of keys ``begin`` … into ``rows``; the last repeats up to a multiple of DOT_KEYS."""
+def locate(kv_indices, first_page, page_size, slot_bytes, begin, num_keys, multiple, rows):  # type: ignore[no-untyped-def]
+    """Write the byte offsets of keys ``begin`` … into ``rows``; the last repeats up to a ``multiple``."""
     page, offset = first_page + begin // page_size, begin % page_size
     base = kv_indices[page] * page_size
     for j in range(num_keys):
@@ -196,7 +196,7 @@ def locate(kv_indices, first_page, page_size, slot_bytes, begin, num_keys, rows)
         if offset == page_size and j + 1 < num_keys:
             page, offset = page + 1, 0
             base = kv_indices[page] * page_size
-    for j in range(num_keys, (num_keys + DOT_KEYS - 1) // DOT_KEYS * DOT_KEYS):
+    for j in range(num_keys, (num_keys + multiple - 1) // multiple * multiple):
         rows[j] = rows[num_keys - 1]
 
 
@@ -374,7 +374,7 @@ def attend_share(q_tag, kv_tag, q, k, v, out, sizes, kv_indices, items, shares, 
         while block < end:
             key = block * BLOCK
             num_keys = min(BLOCK, item[POSITION] + item[NUM_TOKENS] - key)
-            locate(kv_indices, item[FIRST_PAGE], sizes.page_size, sizes.kv_slot, key, num_keys, scratch.rows)
+            locate(kv_indices, item[FIRST_PAGE], sizes.page_size, sizes.kv_slot, key, num_keys, DOT_KEYS, scratch.rows)
             if num_rows >= LEAST_TILE_ROWS:
                 attend_tile(kv_tag, k_at, v_at, sizes, item, key, num_keys, scratch)
             else:

@@ -7,18 +7,13 @@ content is not looked at. ``rows`` is the address of int64 byte offsets, one a k
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
 from typing import Any
 
 from llvmlite import ir  # type: ignore[import-untyped]  # publishes no types
 from numba import types
-from numba.extending import intrinsic as untyped_intrinsic
 
 from sapwood_engine.kernels import simd
-from sapwood_engine.kernels.simd import I64, LANES, SMALL_LANES, cgutils, const
-
-intrinsic: Any = untyped_intrinsic
-"""Its result is called without the first argument, which types cannot say."""
+from sapwood_engine.kernels.simd import I64, LANES, SMALL_LANES, cgutils, const, intrinsic
 
 TILE_WIDE = 4 if simd.NUM_REGISTERS == 32 else 2
 """Vectors across the widest tile of a product; 6 rows of it are 24 or 12 accumulators, the rest is for operands."""
@@ -30,23 +25,6 @@ DOT_KEYS = 4
 DOT_HEADS = 4 if simd.NUM_REGISTERS == 32 else 3
 
 _INT = types.int64
-
-
-def _offset(builder: Any, address: Any, index: Any, stride: Any) -> Any:
-    return builder.add(address, builder.mul(index, stride))
-
-
-def _cases(builder: Any, value: Any, emitters: Sequence[Callable[[], None]]) -> None:
-    """Run the emitter numbered ``value``; other values do nothing."""
-    end = builder.append_basic_block("end")
-    switch = builder.switch(value, end)
-    for number, emit in enumerate(emitters):
-        block = builder.append_basic_block(f"case{number}")
-        switch.add_case(const(number), block)
-        builder.position_at_end(block)
-        emit()
-        builder.branch(end)
-    builder.position_at_end(end)
 
 
 @intrinsic
@@ -63,8 +41,8 @@ def multiply_tile(  # type: ignore[no-untyped-def]
         out, out_stride, a, a_stride, b, rows, num_k, add = arguments
         element_bytes = simd.ELEMENT_BYTES[element]
         sums = [[cgutils.alloca_once(builder, simd.floats(lanes)) for _ in range(vectors)] for _ in range(m)]
-        outs = [_offset(builder, out, const(i), out_stride) for i in range(m)]
-        lefts = [_offset(builder, a, const(i), a_stride) for i in range(m)]
+        outs = [simd.offset(builder, out, const(i), out_stride) for i in range(m)]
+        lefts = [simd.offset(builder, a, const(i), a_stride) for i in range(m)]
         for row in sums:
             for slot in row:
                 builder.store(simd.fill(0.0, lanes), slot)
@@ -73,11 +51,11 @@ def multiply_tile(  # type: ignore[no-untyped-def]
                 for j, slot in enumerate(row):
                     builder.store(simd.load(builder, address, 4 * lanes * j, types.float32, lanes), slot)
         with cgutils.for_range(builder, num_k, intp=I64) as loop:
-            row_offset = builder.load(simd.pointer(builder, _offset(builder, rows, loop.index, const(8)), 0, I64))
+            row_offset = builder.load(simd.pointer(builder, simd.offset(builder, rows, loop.index, const(8)), 0, I64))
             right = builder.add(b, row_offset)
             bs = [simd.load(builder, right, element_bytes * lanes * j, element, lanes) for j in range(vectors)]
             for row, address in zip(sums, lefts, strict=True):
-                scalar = simd.load_scalar(builder, _offset(builder, address, loop.index, const(4)))
+                scalar = simd.load_scalar(builder, simd.offset(builder, address, loop.index, const(4)))
                 factor = simd.splat(builder, scalar, lanes)
                 for slot, vector in zip(row, bs, strict=True):
                     builder.store(simd.fma(builder, factor, vector, builder.load(slot)), slot)
@@ -87,7 +65,7 @@ def multiply_tile(  # type: ignore[no-untyped-def]
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         _, shape, *rest = arguments
-        _cases(builder, shape, [functools.partial(emit, builder, rest, *tile) for tile in _TILES])
+        simd.switch(builder, shape, [functools.partial(emit, builder, rest, *tile) for tile in _TILES])
         return context.get_dummy_value()
 
     return types.void(tag, *[_INT] * 9), generate
@@ -102,7 +80,7 @@ def dot_keys(typing_context, tag, num_heads, scores, scores_stride, q, q_stride,
     def emit(builder: Any, arguments: Any, num_heads: int) -> None:
         scores, scores_stride, q, q_stride, kv, rows, dim = arguments
         keys = [builder.add(kv, builder.load(simd.pointer(builder, rows, 8 * k, I64))) for k in range(DOT_KEYS)]
-        queries = [_offset(builder, q, const(h), q_stride) for h in range(num_heads)]
+        queries = [simd.offset(builder, q, const(h), q_stride) for h in range(num_heads)]
         sums = [[cgutils.alloca_once(builder, simd.floats(LANES)) for _ in keys] for _ in queries]
         for row in sums:
             for slot in row:
@@ -110,7 +88,7 @@ def dot_keys(typing_context, tag, num_heads, scores, scores_stride, q, q_stride,
 
         def accumulate(index: Any, lanes: int) -> None:
             def read(address: Any, size: int, type_: Any) -> Any:
-                vector = simd.load(builder, _offset(builder, address, index, const(size)), 0, type_, lanes)
+                vector = simd.load(builder, simd.offset(builder, address, index, const(size)), 0, type_, lanes)
                 return vector if lanes == LANES else simd.widen_small(builder, vector, LANES)
 
             qs = [read(address, 4, types.float32) for address in queries]
@@ -126,12 +104,12 @@ def dot_keys(typing_context, tag, num_heads, scores, scores_stride, q, q_stride,
             accumulate(index, SMALL_LANES)
         for h, row in enumerate(sums):
             total = simd.sum_rows(builder, [builder.load(slot) for slot in row])
-            simd.store(builder, total, _offset(builder, scores, const(h), scores_stride), 0, types.float32)
+            simd.store(builder, total, simd.offset(builder, scores, const(h), scores_stride), 0, types.float32)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         _, num_heads, *rest = arguments
         cases = [functools.partial(emit, builder, rest, n) for n in range(1, DOT_HEADS + 1)]
-        _cases(builder, builder.sub(num_heads, const(1)), cases)
+        simd.switch(builder, builder.sub(num_heads, const(1)), cases)
         return context.get_dummy_value()
 
     return types.void(tag, *[_INT] * 8), generate
@@ -159,9 +137,9 @@ def transpose(typing_context, tag, out, out_stride, source, rows, dim):  # type:
                 for i in (0, 1)
                 for lanes in ([0, 1, 4, 5], [2, 3, 6, 7])
             ]
-            address = _offset(builder, out, index, out_stride)
+            address = simd.offset(builder, out, index, out_stride)
             for i, column in enumerate(columns):
-                simd.store(builder, column, _offset(builder, address, const(i), out_stride), 0, types.float32)
+                simd.store(builder, column, simd.offset(builder, address, const(i), out_stride), 0, types.float32)
         return context.get_dummy_value()
 
     return types.void(tag, *[_INT] * 5), generate
@@ -175,11 +153,11 @@ def convert_row(typing_context, out_tag, out, in_tag, source, dim, factor):  # t
         _, out, _, source, dim, factor = arguments
 
         def copy(index: Any, lanes: int) -> None:
-            address = _offset(builder, source, index, const(simd.ELEMENT_BYTES[in_tag.dtype]))
+            address = simd.offset(builder, source, index, const(simd.ELEMENT_BYTES[in_tag.dtype]))
             vector = builder.fmul(
                 simd.load(builder, address, 0, in_tag.dtype, lanes), simd.splat(builder, factor, lanes)
             )
-            target = _offset(builder, out, index, const(simd.ELEMENT_BYTES[out_tag.dtype]))
+            target = simd.offset(builder, out, index, const(simd.ELEMENT_BYTES[out_tag.dtype]))
             simd.store(builder, vector, target, 0, out_tag.dtype)
 
         whole = builder.and_(dim, const(-LANES))
@@ -200,7 +178,7 @@ def largest(typing_context, row, count, start):  # type: ignore[no-untyped-def]
         row, count, start = arguments
         best = cgutils.alloca_once_value(builder, simd.splat(builder, start, LANES))
         with cgutils.for_range_slice(builder, const(0), count, const(LANES), intp=I64) as (index, _):
-            vector = simd.load(builder, _offset(builder, row, index, const(4)), 0, types.float32, LANES)
+            vector = simd.load(builder, simd.offset(builder, row, index, const(4)), 0, types.float32, LANES)
             builder.store(simd.call(builder, "maxnum", builder.load(best), vector), best)
         return simd.reduce(builder, builder.load(best), "maxnum")
 
@@ -216,7 +194,7 @@ def exponentiate(typing_context, row, count, maximum):  # type: ignore[no-untype
         total = cgutils.alloca_once_value(builder, simd.fill(0.0, LANES))
         shift = simd.splat(builder, maximum, LANES)
         with cgutils.for_range_slice(builder, const(0), count, const(LANES), intp=I64) as (index, _):
-            address = _offset(builder, row, index, const(4))
+            address = simd.offset(builder, row, index, const(4))
             vector = builder.fsub(simd.load(builder, address, 0, types.float32, LANES), shift)
             vector = simd.exp2(builder, vector)
             simd.store(builder, vector, address, 0, types.float32)

@@ -1,0 +1,87 @@
+"""The memory of the compiled step: made once for the largest step, so that a step allocates nothing that grows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from sapwood_engine.kernels.cpu_step import attention, step
+from sapwood_engine.kernels.cpu_step.layout import PANEL, padded
+
+
+class StepMemory:
+    """Tensors of all phases, and the addresses of them that the step wants."""
+
+    def __init__(
+        self,
+        model: step.ModelShape,
+        *,
+        num_layers: int,
+        num_kv_heads: int,
+        dim: int,
+        activations: torch.dtype,
+        max_rows: int,
+        num_threads: int,
+    ) -> None:
+        """``max_rows``: most tokens of a step."""
+        own_rows = num_threads * step.OWN_NORM_ROWS
+        query_size = model.heads * dim
+        self._tensors = {
+            "x": torch.zeros(max_rows, model.hidden_width),
+            "normed": torch.zeros(own_rows + max_rows, model.hidden_width, dtype=activations),
+            "qkv": torch.zeros(max_rows, model.qkv_width),
+            "queries": torch.zeros(max_rows, query_size, dtype=activations),
+            "attended": torch.zeros(max_rows, query_size, dtype=activations),
+            "gated": torch.zeros(max_rows, model.inner, dtype=activations),
+            "panel": torch.zeros(num_threads, step.ROWS_AT_ONCE, PANEL),
+            "barrier": torch.zeros(1, dtype=torch.int64),
+            "next_unit": torch.zeros(num_layers, dtype=torch.int64),
+        }
+        self.buffers = step.Buffers(**{name: tensor.data_ptr() for name, tensor in self._tensors.items()})
+        self.space = _workspace(model.heads // num_kv_heads, dim, num_threads)
+        self.units = np.zeros((64, attention.UNIT_FIELDS), np.int64)
+        self.parts = self._make_parts(0, dim)
+        self._dim = dim
+
+    def begin(self) -> None:
+        """Set the counters of a step back."""
+        self._tensors["barrier"].zero_()
+        self._tensors["next_unit"].zero_()
+
+    def make_room(self, num_units: int, num_slots: int) -> None:
+        """Have room for this many units and slots of parts; what was there is lost."""
+        if num_units > len(self.units):
+            self.units = np.zeros((2 * num_units, attention.UNIT_FIELDS), np.int64)
+        if num_slots > len(self.parts.finished):
+            self.parts = self._make_parts(2 * num_slots, self._dim)
+
+    @staticmethod
+    def _make_parts(num_slots: int, dim: int) -> attention.Parts:
+        rows = attention.SPLIT_ROWS
+        return attention.Parts(
+            values=_floats(num_slots, rows * padded(dim, PANEL)),
+            maxima=_floats(num_slots, rows),
+            sums=_floats(num_slots, rows),
+            finished=np.zeros(num_slots, np.int64),
+        )
+
+
+def _workspace(group: int, dim: int, num_threads: int) -> attention.Workspace:
+    rows, block, width = max(attention.UNIT_ROWS, group), attention.BLOCK, padded(dim, PANEL)
+    return attention.Workspace(
+        keys=_floats(num_threads, dim * block),
+        values=_floats(num_threads, block * width),
+        scores=_floats(num_threads, rows * block),
+        weights=_floats(num_threads, rows * block),
+        part=_floats(num_threads, rows * width),
+        total=_floats(num_threads, rows * width),
+        maxima=_floats(num_threads, 2, rows),
+        sums=_floats(num_threads, 2, rows),
+        rows=np.zeros((num_threads, attention.PART_KEYS), np.int64),
+    )
+
+
+def _floats(*shape: int) -> Any:
+    return np.zeros(shape, np.float32)
