@@ -4,6 +4,10 @@
 #   make test                                   every test
 #   make check                                  what must hold before a commit: format, lint, types, layers, guards
 #   make bench [PEER=openvino|llamacpp]         the six workloads, alone or side by side with another engine
+#   make bench-limits                           a step against what this machine can do at most
+#   make bench-growth                           costs by batch, context and cached share: plots, and no cliffs
+#   make bench-endurance                        20,000 requests, and the memory that they leave held
+#   make bench-interference                     throughput and stalls beside a busy program
 #   make bench-core                             the pure core beside baselines, one JSON object a line
 #   make soak                                   1,000,000 random operations on cache and scheduler
 #   make docs                                   write the generated parts of README.md and engine/README.md
@@ -14,7 +18,8 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: help serve test check bench bench-core soak docs constraints clean
+.PHONY: help serve test check bench bench-limits bench-growth bench-endurance bench-interference bench-core soak docs \
+	constraints clean
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -67,12 +72,25 @@ test: $(DEV)
 check: $(DEV)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy engine tests docs/generate.py bench/limits.py bench/step_profile.py .ci/resolve_constraints.py
+	$(BIN)/mypy engine tests docs/generate.py bench/*.py .ci/resolve_constraints.py
 	$(BIN)/lint-imports
 	$(BIN)/pytest --quiet tests/architecture
 
 bench: $(ENGINE)
 	@exec $(BIN)/sapwood bench --launch --folder='$(BENCH_FOLDER)' $(addprefix --peer=,$(PEER)) $(ARGS)
+
+# The first two run steps in their own process, whose OpenMP the engine would have set like this (runtime/threads.py).
+bench-limits: $(ENGINE)
+	@GOMP_SPINCOUNT=4000 exec $(BIN)/python bench/limits.py $(ARGS)
+
+bench-growth: $(ENGINE)
+	@GOMP_SPINCOUNT=4000 exec $(BIN)/python bench/growth.py $(ARGS)
+
+bench-endurance: $(ENGINE)
+	@exec $(BIN)/python bench/endurance.py $(ARGS)
+
+bench-interference: $(ENGINE)
+	@exec $(BIN)/python bench/interference.py $(ARGS)
 
 bench-core: $(ENGINE)
 	@exec $(BIN)/sapwood bench-core $(ARGS)

@@ -20,6 +20,7 @@ AttentionBackendName = Literal["auto", "cpu", "reference"]
 DtypeName = Literal["auto", "bfloat16", "float16", "float32"]
 SamplingDefaultsName = Literal["checkpoint", "openai"]
 CpuStepName = Literal["auto", "on", "off"]
+ThreadBindingName = Literal["auto", "off"]
 Switch = Literal["on", "off"]
 
 
@@ -53,6 +54,9 @@ class LaunchOptions:
         "auto", "compute a step as one compiled function; auto: where model and processor allow; off: torch operators"
     )
     threads: int | None = _option(None, "compute threads; default: one per physical core that this process may use")
+    thread_binding: ThreadBindingName = _option(
+        "auto", "auto: where there is a core for every compute thread, bind each while nobody else wants its core"
+    )
     context_length: int | None = _option(None, "most tokens of one request; default: the model's own, or what fits")
     sampling_defaults: SamplingDefaultsName = _option(
         "checkpoint",
@@ -70,6 +74,9 @@ class LaunchOptions:
     max_queued: int = _option(1024, "most requests waiting; beyond it 429 with Retry-After")
     max_step_tokens: int = _option(2048, "most tokens in one step, over all requests")
     chunk_tokens: int = _option(512, "most prompt tokens of one request in one step")
+    itl_target_seconds: float = _option(
+        0.1, "time between a stream's tokens that prefills beside it keep to, as far as measured step costs tell"
+    )
     ttft_target_seconds: float = _option(2.0, "time to first token that the sapwood policy's ageing aims at")
     step_timeout_seconds: float = _option(
         300.0, "a worker that has work and ends no step for so long hangs: it is killed, the program ends"

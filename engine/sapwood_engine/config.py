@@ -17,6 +17,7 @@ from sapwood_contract.launch import (
     LaunchOptions,
     SamplingDefaultsName,
     SchedulerPolicy,
+    ThreadBindingName,
     flag,
 )
 from sapwood_engine.errors import ConfigError
@@ -33,6 +34,7 @@ class ModelSettings:
     dtype: DtypeName
     attention_backend: AttentionBackendName
     cpu_step: CpuStepName
+    thread_binding: ThreadBindingName
     threads: int | None
     """Compute threads; None: one per physical core that this process may use."""
     context_length: int | None
@@ -68,6 +70,7 @@ class SchedulerSettings:
     """Requests waiting; beyond it 429."""
     max_step_tokens: int
     chunk_tokens: int
+    itl_target_seconds: float
     ttft_target_seconds: float
     step_timeout_seconds: float
     """After which a worker that has work, and says nothing, is killed."""
@@ -119,6 +122,7 @@ _RANGES: dict[str, _Range] = {
     "max_queued": _Range(1, math.inf, "allow at least 1 request to wait"),
     "max_step_tokens": _Range(1, 1 << 20, "take 1 to 1048576 tokens a step"),
     "chunk_tokens": _Range(1, 1 << 20, "take 1 to 1048576 tokens of one request"),
+    "itl_target_seconds": _Range(0.001, 3600, "take 0.001 to 3600 seconds"),
     "ttft_target_seconds": _Range(0.001, 3600, "take 0.001 to 3600 seconds"),
     "step_timeout_seconds": _Range(0.1, 86400, "take 0.1 to 86400 seconds"),
     "drain_seconds": _Range(0, 86400, "take 0 to 86400 seconds"),
@@ -140,6 +144,7 @@ def engine_config(options: LaunchOptions) -> EngineConfig:
             dtype=options.dtype,
             attention_backend=options.attention_backend,
             cpu_step=options.cpu_step,
+            thread_binding=options.thread_binding,
             threads=options.threads,
             context_length=options.context_length,
             sampling_defaults=options.sampling_defaults,
@@ -159,6 +164,7 @@ def engine_config(options: LaunchOptions) -> EngineConfig:
             max_queued=options.max_queued,
             max_step_tokens=options.max_step_tokens,
             chunk_tokens=options.chunk_tokens,
+            itl_target_seconds=options.itl_target_seconds,
             ttft_target_seconds=options.ttft_target_seconds,
             step_timeout_seconds=options.step_timeout_seconds,
         ),

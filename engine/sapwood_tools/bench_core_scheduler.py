@@ -37,7 +37,7 @@ def plan_commit_64_running() -> Iterable[Figure]:
         scheduler.submit(_request(random, index, max_tokens=repetitions + 200), 0.0)
     _run(scheduler, until_decoding=num_running)
     ahead = deque([_planned(scheduler)])
-    result = StepResult(0, [7] * num_running, 0.0)
+    result = StepResult(0, [7] * num_running, 0.06)
 
     def plan_and_commit() -> None:
         ahead.append(_planned(scheduler))

@@ -100,6 +100,7 @@ class SchedulerSoak:
         self._config = SchedulerConfig(
             policy=random.choice(policies),
             chunk_tokens=random.choice((3, 8, 64)),
+            itl_target_seconds=random.choice((0.001, 0.1, 10.0)),
             max_queued=random.choice((4, 32)),
             max_overtaken=random.choice((0, 2, 64)),
             min_shared_tokens=random.choice((1, 16)),
@@ -234,6 +235,7 @@ class SchedulerSoak:
     def _settle(self, *, fails: bool) -> None:
         plan, namespaces = self._in_flight.popleft()
         result = self._device.run(plan, namespaces)
+        result.seconds = self._random.choice((0.001, 0.001, 0.02)) * len(plan.token_ids)
         outputs = self._scheduler.fail(plan.step_id) if fails else self._scheduler.commit(result)
         for output in outputs:
             self._note(output)

@@ -218,6 +218,22 @@ def test_suppressed_ids_are_not_sampled_in_the_rows_listed(make: Make) -> None:
     assert result.token_ids[1] == best
 
 
+def test_a_row_that_nothing_can_be_drawn_for_is_named_and_the_others_get_their_tokens(make: Make) -> None:
+    wanted = continuation(make, 3)
+    driver = Driver(make(frozenset()))
+    banned = prefill(1, first_page=20, suppressible=tuple(range(LIMITS.vocab_size)))
+    banned.suppress_stops.append(0)
+    driver.executor.launch(driver.plan(banned, prefill(0)))
+    # Launched before anybody knows: the seat that got nothing may be in it.
+    driver.executor.launch(driver.plan(*(decode(seat, len(PROMPT), PENDING_TOKEN) for seat in (1, 0))))
+    first, second = driver.executor.collect(), driver.executor.collect()
+    assert first.token_ids == [NO_TOKEN, wanted[0]]
+    assert (first.unusable_rows, second.unusable_rows) == ([0], [])
+    third = driver.run(decode(0, len(PROMPT) + 1, second.token_ids[1]))
+    assert [second.token_ids[1], *third.token_ids] == wanted[1:]
+    assert driver.generate(prefill(1, first_page=20), 3) == wanted
+
+
 def test_log_probabilities_come_where_the_seat_asks(make: Make) -> None:
     driver = Driver(make(frozenset()))
     asking = SamplingParams(seed=0, temperature=0.0, num_logprobs=0)

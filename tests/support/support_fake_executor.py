@@ -27,7 +27,8 @@ GARBAGE_TOKEN = -7
 GARBAGE_POSITION = -9
 
 TokenOverride = Callable[[tuple[int, ...]], int | None]
-"""Given every token before it, the token to emit instead of the fingerprint; None leaves it."""
+"""Given every token before it, the token to emit instead of the fingerprint; None leaves it, and with `NO_TOKEN` none
+can be drawn."""
 
 
 def capacity_for_tests(
@@ -328,6 +329,11 @@ class FakeExecutor:
                 continue
             known = tuple(array("i", tokens))
             forced = self._override(known) if self._override else None
+            suppressed = seat.suppressible if row in suppressing else frozenset()
+            if forced == NO_TOKEN or len(suppressed) == self._capacity.vocab_size:
+                result.token_ids.append(NO_TOKEN)
+                result.unusable_rows.append(row)
+                continue
             token = (
                 forced
                 if forced is not None
@@ -336,7 +342,7 @@ class FakeExecutor:
                     sampling=seat.sampling,
                     num_prompt=seat.num_prompt,
                     history=seat.history,
-                    suppressed=seat.suppressible if row in suppressing else frozenset(),
+                    suppressed=suppressed,
                     vocab_size=self._capacity.vocab_size,
                 )
             )

@@ -91,6 +91,7 @@ class Engine:
         overlap: bool = False,
         override: TokenOverride | None = None,
         fail_launches: frozenset[int] = frozenset(),
+        seconds_per_token: float = 0.0,
     ) -> None:
         self.capacity = capacity or capacity_for_tests()
         self.cache = cache or PrefixCache(
@@ -103,7 +104,9 @@ class Engine:
             content=content,
             quota_tokens=quota_tokens,
         )
-        self.executor = FakeExecutor(self.capacity, override=override, fail_launches=fail_launches)
+        self.executor = FakeExecutor(
+            self.capacity, override=override, fail_launches=fail_launches, seconds_per_token=seconds_per_token
+        )
         self.scheduler = Scheduler(config or SchedulerConfig(policy="fcfs"), self.capacity, self.cache)
         self.overlap = overlap
         self.now = 0.0

@@ -78,7 +78,7 @@ def capacity(
     return Capacity(num_pages, page_size, context, max_seats, max_step_tokens, TINY.vocab_size)
 
 
-def tiny_pool(limits: Capacity, spec: ModelSpec = TINY) -> KvPool:
+def tiny_pool(limits: Capacity, spec: ModelSpec = TINY, dtype: torch.dtype = torch.float32) -> KvPool:
     """A pool full of NaN: what is read before it is written shows."""
     pool = KvPool(
         num_layers=spec.num_layers,
@@ -86,7 +86,7 @@ def tiny_pool(limits: Capacity, spec: ModelSpec = TINY) -> KvPool:
         page_size=limits.page_size,
         num_kv_heads=spec.num_kv_heads,
         head_dim=spec.head_dim,
-        dtype=torch.float32,
+        dtype=dtype,
     )
     for layer in pool.layers:
         for cache in layer:
@@ -121,9 +121,13 @@ def composed(attention: AttentionBackend) -> ComposedModel:
 
 
 def tiny_executor(
-    limits: Capacity, *, model: Model | None = None, attention: AttentionBackend | None = None
+    limits: Capacity,
+    *,
+    model: Model | None = None,
+    attention: AttentionBackend | None = None,
+    kv_dtype: torch.dtype = torch.float32,
 ) -> TorchExecutor:
     """The real executor over ``model`` (default: `tiny_decoder`) and a pool full of NaN."""
-    pool = tiny_pool(limits)
+    pool = tiny_pool(limits, dtype=kv_dtype)
     runner = ModelRunner(model or composed(attention or ReferenceAttention()), pool, limits)
     return TorchExecutor(limits, runner.run, num_threads=1, release=pool.release)

@@ -75,6 +75,23 @@ async def test_what_is_asked_makes_every_server_compute_the_same_number_of_token
     ]
 
 
+async def test_a_prompt_may_be_token_ids() -> None:
+    async with server(WHOLE) as (client, asked):
+        await client.complete(range(3), 2)
+    assert asked[0]["prompt"] == [0, 1, 2]
+
+
+async def test_the_longest_gap_is_between_events_that_brought_tokens() -> None:
+    async with server(WHOLE) as (client, _):
+        two = await client.complete("hello", 2)
+    async with server((chunk("ab"), chunk(usage=USAGE), DONE)) as (client, _):
+        one = await client.complete("hello", 2)
+    assert isinstance(two, Answer)
+    assert isinstance(one, Answer)
+    assert two.longest_gap_seconds == two.last_at - two.first_at
+    assert one.longest_gap_seconds == 0
+
+
 async def test_events_cut_anywhere_are_read_alike() -> None:
     data = b"".join(WHOLE)
     async with server([data[i : i + 1] for i in range(len(data))]) as (client, _):

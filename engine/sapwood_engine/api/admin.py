@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from fastapi import APIRouter, FastAPI, Query, Request, Response
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from sapwood_contract.http import (
     ADMIN_ABORT,
@@ -27,12 +27,10 @@ from sapwood_engine.api.documented import answered_with
 from sapwood_engine.api.edge import Edge
 from sapwood_engine.api.engine_port import Engine
 from sapwood_engine.api.errors import install_error_handlers, json_response
-from sapwood_engine.api.fields import Fields, refuse
+from sapwood_engine.api.fields import Fields, Key, Salt
 from sapwood_engine.api.generation import ready_capacity
 from sapwood_engine.api.strict_body import StrictRoute
 
-_MAX_KEY_CHARACTERS = 256
-_Key = Annotated[str, Field(min_length=1, max_length=_MAX_KEY_CHARACTERS)]
 _MAX_ADMIN_BODY_BYTES = 2**20
 
 router = APIRouter(route_class=StrictRoute)
@@ -44,13 +42,6 @@ class DrainRequest(Fields):
     deadline_seconds: float | None = Field(None, ge=0, le=86_400, description="As --drain-seconds by default.")
 
 
-def _secret(value: Any) -> Any:
-    """Check here what would be quoted where it is refused."""
-    if value is not None and not (isinstance(value, str) and 0 < len(value) <= _MAX_KEY_CHARACTERS):
-        raise refuse("", "***", f"it must be a string of 1 to {_MAX_KEY_CHARACTERS} characters")
-    return value
-
-
 class FlushRequest(Fields):
     """Body of ``POST /admin/flush``: without a field everything goes, with one or more a single namespace.
 
@@ -58,9 +49,9 @@ class FlushRequest(Fields):
     for requests without it.
     """
 
-    adapter: _Key | None = None
-    extra_key: _Key | None = None
-    cache_salt: Annotated[str | None, BeforeValidator(_secret)] = None
+    adapter: Key | None = None
+    extra_key: Key | None = None
+    cache_salt: Salt = None
 
 
 class AbortRequest(Fields):

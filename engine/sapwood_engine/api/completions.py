@@ -46,10 +46,6 @@ async def create_completion(body: CompletionRequest, request: Request) -> Respon
     engine: Engine = request.app.state.engine
     check_model(engine, body.model)
     prompts = await _read_prompts(engine, body, request)
-    num_prompt_logprobs = None
-    if body.echo and (body.logprobs is not None or body.max_tokens == 0):
-        # Also without logprobs: where no token is generated, the prompt's scores are all there is to compute.
-        num_prompt_logprobs = body.logprobs or 0
     generations = [
         build_generation(
             engine,
@@ -58,7 +54,7 @@ async def create_completion(body: CompletionRequest, request: Request) -> Respon
             request_id=request.state.request_id,
             max_tokens=body.max_tokens,
             num_logprobs=body.logprobs,
-            num_prompt_logprobs=num_prompt_logprobs,
+            num_prompt_logprobs=body.logprobs if body.echo else None,
             prompt_field="prompt",
         )
         for prompt in prompts

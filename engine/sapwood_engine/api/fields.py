@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
 _MAX_NAME = 64
@@ -23,6 +23,22 @@ REFUSED = "sapwood_refused"
 def refuse(field: str, value: object, fix: str, *, code: str = "invalid_value") -> PydanticCustomError:
     """Make the error that a validator raises for ``field``: a path below what it validates, or ""."""
     return PydanticCustomError(REFUSED, "{fix}", {"field": field, "value": value, "fix": fix, "code": code})
+
+
+def _secret(value: Any) -> Any:
+    """Check here what would be quoted where it is refused."""
+    if value is not None and not (isinstance(value, str) and 0 < len(value) <= MAX_KEY_CHARACTERS):
+        raise refuse("", "***", f"it must be a string of 1 to {MAX_KEY_CHARACTERS} characters")
+    return value
+
+
+MAX_KEY_CHARACTERS = 256
+Key = Annotated[str, Field(min_length=1, max_length=MAX_KEY_CHARACTERS)]
+"""A word of the caller's that keeps prefixes apart."""
+Salt = Annotated[
+    str | None, BeforeValidator(_secret), WithJsonSchema(TypeAdapter(Key | None).json_schema(mode="validation"))
+]
+"""The same, and secret: whoever knows it can find out what its owner asked."""
 
 
 class Fields(BaseModel):

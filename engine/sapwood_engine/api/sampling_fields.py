@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from sapwood_engine.api.fields import Fields, refuse
+from sapwood_engine.api.fields import Fields, Key, Salt, refuse
 
 MAX_STOP_STRINGS = 16
 """OpenAI takes 4; 16 leaves room for agents' markers and keeps the scan of every token cheap."""
@@ -53,7 +53,6 @@ def _as_token_bias(value: Any) -> Any:
     return bias
 
 
-_Key = Annotated[str, Field(min_length=1, max_length=256)]
 _StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
 _StopStrings = Annotated[list[_StopString], Field(max_length=MAX_STOP_STRINGS)]
 _Stop = Annotated[_StopStrings, BeforeValidator(_as_stop_list, json_schema_input_type=_StopString | _StopStrings)]
@@ -97,13 +96,13 @@ class GenerationFields(Fields):
     skip_special_tokens: bool | None = Field(None, description="Leave special tokens out of the text; true by default.")
     include_stop_str_in_output: bool | None = None
     priority: int | None = Field(None, ge=-(2**31), le=2**31 - 1, description="Higher is served first.")
-    cache_salt: _Key | None = Field(None, description="Only requests with the same salt share cached prefixes.")
+    cache_salt: Salt = Field(None, description="Only requests with the same salt share cached prefixes.")
     cache_pin_seconds: float | None = Field(
         None, ge=0, le=86_400, description="Under the eviction policy ttl: how long the cache keeps prompt and answer."
     )
-    extra_key: _Key | None = Field(None, description="A second, independent part of the cache's namespace.")
-    routing_key: _Key | None = Field(None, description="Groups requests under the routing-key policy.")
-    prompt_cache_key: _Key | None = Field(None, description="OpenAI's name for routing_key.")
+    extra_key: Key | None = Field(None, description="A second, independent part of the cache's namespace.")
+    routing_key: Key | None = Field(None, description="Groups requests under the routing-key policy.")
+    prompt_cache_key: Key | None = Field(None, description="OpenAI's name for routing_key.")
     user: str | None = Field(None, description="Accepted and not used.")
     safety_identifier: str | None = Field(None, description="Accepted and not used.")
     metadata: dict[str, str] | None = Field(None, description="Accepted and not used.")

@@ -29,6 +29,8 @@ class SchedulerConfig:
     """Most tokens of a step, over all rows; the capacity may lower it."""
     chunk_tokens: int = 512
     """Most prompt tokens of one request in one step."""
+    itl_target_seconds: float = 0.1
+    """Longest step that prefills may make of one in which somebody decodes, as far as costs can be told."""
     ttft_target_seconds: float = 2.0
     """What the ``sapwood`` policy's ageing aims at: after waiting this much longer no cache hit overtakes."""
     max_overtaken: int = 64
@@ -62,8 +64,9 @@ class SchedulerConfig:
             value = getattr(self, name)
             if value < 1:
                 raise ValueError(f"{name}: {value} cannot be used: it must be at least 1")
-        if self.ttft_target_seconds <= 0:
-            raise ValueError(f"ttft_target_seconds: {self.ttft_target_seconds} cannot be used: it must be positive")
+        for name in ("itl_target_seconds", "ttft_target_seconds"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name}: {getattr(self, name)} cannot be used: it must be positive")
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,7 +76,7 @@ class StopRules:
     """When generation ends, as far as token ids can say. Stop strings are found above the engine."""
 
     max_tokens: int
-    """Most output tokens, at least 1 (0 only together with ``num_prompt_logprobs``)."""
+    """Most output tokens; with 0 the prompt is computed, and scored where asked for."""
     min_tokens: int = 0
     """Output tokens before which no id of ``stop_token_ids`` may be sampled."""
     stop_token_ids: frozenset[int] = frozenset()

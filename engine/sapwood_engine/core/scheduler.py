@@ -6,7 +6,8 @@ goes
 1. *grow* (`core.running`): every decoding sequence gets the page that its next token needs;
 2. *admit* (`core.admitting`): waiting requests in the policy's order, as far as seats, step tokens and
    pages go;
-3. *rows* (`core.rows`): decodes first, then a chunk of every prefilling sequence while step tokens last.
+3. *rows* (`core.rows`): decodes first, then a chunk of every prefilling sequence while step tokens last and, where
+   somebody decodes, what the step should cost allows (`core.prefill_share`, `core.step_cost`).
 
 A step may be planned while the one before is in flight (at most two are). Then its decode rows hold
 `PENDING_TOKEN`, and what it computes behind a stop is discarded at its commit.
@@ -14,8 +15,9 @@ A step may be planned while the one before is in flight (at most two are). Then 
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sapwood_contract.http import LoadSnapshot
 from sapwood_engine.core.admission import Accepted, Refused, SchedulerConfig, content_refusal, max_output
@@ -23,6 +25,7 @@ from sapwood_engine.core.admitting import Admitter
 from sapwood_engine.core.ordering import WaitingQueue
 from sapwood_engine.core.page_table import PageTable
 from sapwood_engine.core.ports import Capacity
+from sapwood_engine.core.prefill_share import Prefill, prefill_allowance, share_prefill
 from sapwood_engine.core.prefix_cache import PrefixCache
 from sapwood_engine.core.request import FinishReason, Request, RequestId, TokenLogprobs, TokenOutput
 from sapwood_engine.core.rows import add_chunk, add_decodes
@@ -30,6 +33,7 @@ from sapwood_engine.core.running import RunningSet
 from sapwood_engine.core.scheduler_checks import find_faults
 from sapwood_engine.core.sequence import Sequence
 from sapwood_engine.core.step import StepPlan, StepResult
+from sapwood_engine.core.step_cost import StepCosts, StepWork, chunk_keys
 
 MAX_IN_FLIGHT = 2
 
@@ -44,6 +48,7 @@ class LaunchedStep:
     lengths: list[int]
     samples: list[bool]
     num_decodes: int
+    work: StepWork
     spares: list[PageTable] = field(default_factory=list)
     """Tables whose spare pages this step may still read."""
 
@@ -70,6 +75,7 @@ class Scheduler:
         self._admitter = Admitter(config, cache, self._queue, self._running)
         self._sequences: dict[RequestId, Sequence] = {}
         self._in_flight: deque[LaunchedStep] = deque()
+        self._costs = StepCosts()
         self._num_arrivals = 0
         self._num_steps = 0
         self._now = 0.0
@@ -132,40 +138,62 @@ class Scheduler:
                 sequences = [s for s in sequences if s in running.decoding and s.preempting is None]
         add_decodes(plan, sequences)
         num_decodes = len(sequences)
+        work = StepWork(num_decodes, sum(plan.starts) + num_decodes)
         if running.prefilling:
-            self._add_chunks(plan, sequences)
+            work = self._add_chunks(plan, sequences, work)
         running.events += self._cache.take_evicted()
         if not sequences:
             return None
         if len(sequences) > num_decodes:
             plan.kind = "mixed" if num_decodes else "prefill"
+        plan.predicted_seconds = self._costs.predict(work)
         plan.page_updates = running.take_page_updates(sequences)
         plan.events, running.events = running.events, []
-        self._in_flight.append(LaunchedStep(plan.step_id, sequences, plan.lengths, plan.samples, num_decodes))
+        self._in_flight.append(LaunchedStep(plan.step_id, sequences, plan.lengths, plan.samples, num_decodes, work))
         self._num_steps += 1
         return plan
 
-    def _add_chunks(self, plan: StepPlan, sequences: list[Sequence]) -> None:
+    def _add_chunks(self, plan: StepPlan, sequences: list[Sequence], decodes: StepWork) -> StepWork:
+        """Add the prefills' share to a plan with these ``decodes``, and return the work of both."""
+        prefilling = list(self._running.prefilling)
+        prefills = [
+            Prefill(s.num_scheduled, len(s.tokens) - s.num_scheduled, s.next_chunk(self._config.chunk_tokens))
+            for s in prefilling
+        ]
+        allowance = math.inf
+        if decodes.num_decodes:
+            allowance = prefill_allowance(self._costs.predict(decodes), self._config.itl_target_seconds)
         budget = self._max_step_tokens - len(sequences)
-        for sequence in list(self._running.prefilling):
-            num_tokens = min(sequence.next_chunk(self._config.chunk_tokens), budget)
+        shares = share_prefill(prefills, self._costs, max_tokens=budget, seconds=allowance)
+        num_keys = 0
+        for sequence, num_tokens in zip(prefilling, shares, strict=True):
             if num_tokens == 0:
                 continue
-            budget -= num_tokens
+            num_keys += chunk_keys(sequence.num_scheduled, num_tokens)
             sequences.append(sequence)
             if add_chunk(plan, sequence, num_tokens):
                 self._running.start_decoding(sequence)
+        return replace(decodes, prefill_tokens=sum(shares), prefill_keys=num_keys)
 
     # --- settling
 
     def commit(self, result: StepResult) -> list[TokenOutput]:
-        """Settle the oldest launched step; returns what it brought each request."""
+        """Settle the oldest launched step; returns what it brought each request.
+
+        A request whose token could not be drawn ends with ``error``, alone.
+        """
         step = self._pop(result.step_id)
+        self._costs.observe(step.work, result.seconds)
         outputs: list[TokenOutput] = []
         for row, sequence in enumerate(step.sequences):
             sequence.num_in_flight -= 1
             if sequence.ended:
                 self._running.close_if_unused(sequence)
+                continue
+            if row in result.unusable_rows:
+                # Its KV may be where the fault lies: nobody may find it in the cache.
+                sequence.num_computed = 0
+                outputs.append(self._end(sequence, "error"))
                 continue
             sequence.num_computed += step.lengths[row]
             if row >= step.num_decodes:

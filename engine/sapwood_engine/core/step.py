@@ -128,6 +128,8 @@ class StepPlan:
     """Row -> for each of its positions but the very last of a prompt, the prompt token that follows it; asks for
     the log-probability of each."""
     events: list[PlanEvent] = field(default_factory=list)
+    predicted_seconds: float = 0.0
+    """What the step should take, by those before; 0 where there are none."""
 
 
 @dataclass(slots=True)
@@ -136,10 +138,12 @@ class StepResult:
 
     step_id: int
     token_ids: list[int]
-    """[num_rows] the sampled token, `NO_TOKEN` where none was asked for."""
+    """[num_rows] the sampled token, `NO_TOKEN` where none was asked for or none could be drawn."""
     seconds: float
     """Time the device spent on the step."""
     logprobs: dict[int, TokenLogprobs] = field(default_factory=dict)
     """Row -> log-probabilities of its sampled token, where its seat asks for them."""
     prompt_logprobs: dict[int, tuple[TokenLogprobs, ...]] = field(default_factory=dict)
     """Row -> log-probabilities of its `prompt_targets`."""
+    unusable_rows: list[int] = field(default_factory=list)
+    """Rows that should have sampled and could not: their logits are NaN or infinite, or every token is banned."""

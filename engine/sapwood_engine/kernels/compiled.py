@@ -3,14 +3,20 @@
 numba's own cache notices a changed module, but neither changes in what a module imports nor another processor behind
 the same home folder. So the folder's name is a fingerprint of all kernel sources, the processor and numba's version:
 whatever differs gets a folder of its own.
+
+What lies in it is machine code that numba runs as it finds it. So a start that has run its kernels writes down the
+digests of all files (`seal_cache`), and the next one removes what is not as written (`use_cache`): it is compiled anew.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import hashlib
+import os
 import shutil
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +37,9 @@ EXACT_OPTIONS: dict[str, Any] = {
 """For `numba.njit`: sums keep their order, so that a result depends on its own inputs alone, to the bit."""
 EXACT_INNER: dict[str, Any] = {**EXACT_OPTIONS, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 """The same for functions that only compiled ones call."""
+_SEAL = "sealed"
+"""The file with the digests, as ``sha256sum`` writes them."""
+_UNUSED_SECONDS = 30 * 24 * 3600.0
 THREADING_LAYERS = ("omp", "workqueue", "tbb")
 """OpenMP's region starts in 2 µs, workqueue's in 100 µs but needs no library; tbb may run two iterations of a
 region on one thread after the other, and costs milliseconds beside torch's own OpenMP pool."""
@@ -45,13 +54,60 @@ def use_cache(root: Path) -> Path:
     for temporary files either.
     """
     folder = root / fingerprint(Path(__file__).parent)
-    if not _can_write(folder):
+    if str(folder) == config.CACHE_DIR and folder.exists():
+        return folder  # what this process has compiled since is not sealed yet, and must not go
+    if _can_write(folder):
+        _remove_unproven(folder)
+        _remove_unused(root, but=folder)
+    else:
         # A name of its own, for numba unpickles what it finds: nobody else may have put it there.
         folder = Path(tempfile.mkdtemp(prefix="sapwood-kernels-"))
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
     config.CACHE_DIR = str(folder)
     config.THREADING_LAYER_PRIORITY = list(THREADING_LAYERS)
     return folder
+
+
+def seal_cache() -> None:
+    """Write down what the folder holds now, whose kernels have run; without effect where it cannot be written."""
+    if not config.CACHE_DIR:
+        return
+    folder = Path(config.CACHE_DIR)
+    lines = [f"{_digest(file)}  {file.relative_to(folder)}\n" for file in _compiled_files(folder)]
+    with contextlib.suppress(OSError), tempfile.NamedTemporaryFile("w", dir=folder, delete=False) as seal:
+        seal.writelines(lines)
+        seal.close()
+        Path(seal.name).replace(folder / _SEAL)
+
+
+def _remove_unproven(folder: Path) -> None:
+    try:
+        sealed = set((folder / _SEAL).read_text().splitlines())
+    except (OSError, UnicodeDecodeError):
+        sealed = set()
+    for file in _compiled_files(folder):
+        if f"{_digest(file)}  {file.relative_to(folder)}" not in sealed:
+            file.unlink(missing_ok=True)
+
+
+def _remove_unused(root: Path, *, but: Path) -> None:
+    """Remove the folders of earlier versions that no start has used for long."""
+    with contextlib.suppress(OSError):
+        os.utime(but)
+        for folder in root.iterdir():
+            if folder != but and folder.stat().st_mtime < time.time() - _UNUSED_SECONDS:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _compiled_files(folder: Path) -> list[Path]:
+    return sorted(file for ending in ("nbi", "nbc") for file in folder.rglob(f"*.{ending}"))
+
+
+def _digest(file: Path) -> str:
+    try:
+        return hashlib.sha256(file.read_bytes()).hexdigest()
+    except OSError:  # another start removes it at this moment
+        return ""
 
 
 def _can_write(folder: Path) -> bool:

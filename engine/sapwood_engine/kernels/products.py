@@ -22,7 +22,8 @@ def multiply_rows(x: torch.Tensor, weight: torch.Tensor, *, num_threads: int) ->
     """Return float32 ``x @ weight.T``, a new tensor [num_rows, num_outputs].
 
     ``x`` float32 [num_rows, num_columns], ``weight`` [num_outputs, num_columns] of any float dtype, both contiguous;
-    num_columns is a multiple of 4. Quicker than torch's products for up to about 32 rows.
+    num_columns is a multiple of 4. Quicker than widening the weights for torch's products for up to 256 rows, the most
+    that was tried: with 49,152 outputs on two AVX-512 cores 2.3 against 4.3 ms for 1 row, 37 against 48 ms for 128.
     """
     num_rows, num_columns = x.shape
     assert num_columns % SMALL_LANES == 0, f"{num_columns} columns are not a multiple of {SMALL_LANES}"

@@ -15,14 +15,14 @@ import torch
 
 from sapwood_engine.checkpoint.spec import Activation, ModelSpec
 from sapwood_engine.kernels.attention.base import AttentionMetadata
-from sapwood_engine.kernels.compiled import use_threads
-from sapwood_engine.kernels.cpu_step import attention, step
+from sapwood_engine.kernels.cpu_step import attention, step, units
 from sapwood_engine.kernels.cpu_step.layout import PANEL, interleave, pack, padded, unpack_rows
 from sapwood_engine.kernels.simd import BF16_DOT, LANES, SMALL_LANES, TAGS
 from sapwood_engine.layers.batch import StepBatch
 from sapwood_engine.layers.linear import Linear
 from sapwood_engine.layers.norm import RmsNorm
 from sapwood_engine.models.compiled_memory import StepMemory
+from sapwood_engine.models.crew import Crew
 from sapwood_engine.models.decoder import Block, Decoder
 
 _LOG2_E = 1.4426950408889634
@@ -49,14 +49,25 @@ def hindrance(spec: ModelSpec, dtype: torch.dtype) -> str | None:
 class CompiledDecoder:
     """`runtime.model_runner.Model` over `kernels.cpu_step`; called from one thread at a time."""
 
-    def __init__(self, decoder: Decoder, spec: ModelSpec, *, max_rows: int, max_logits: int, num_threads: int) -> None:
+    def __init__(
+        self,
+        decoder: Decoder,
+        spec: ModelSpec,
+        *,
+        max_rows: int,
+        max_logits: int,
+        num_threads: int,
+        bind_threads: bool = False,
+    ) -> None:
         """Take the weights out of ``decoder``, which cannot compute afterwards; `hindrance` must be None.
 
-        ``max_rows``: most tokens of a step; ``max_logits``: rows of `logits` that memory is kept for.
+        ``max_rows``: most tokens of a step; ``max_logits``: rows of `logits` that memory is kept for; ``num_threads``
+        and ``bind_threads`` as in `models.crew`.
         """
         dtype = decoder.embedding.weight.dtype
         self._spec = spec
-        self._wanted_threads = num_threads
+        self._max_rows = max_rows
+        self._crew = Crew(num_threads, bind=bind_threads)
         self._rotary = decoder.rotary
         self._norm: RmsNorm = decoder.norm
         self.activations = torch.bfloat16 if BF16_DOT and dtype == torch.bfloat16 else torch.float32
@@ -70,7 +81,7 @@ class CompiledDecoder:
             dim=spec.head_dim,
             activations=self.activations,
             max_rows=max_rows,
-            num_threads=use_threads(num_threads),
+            num_threads=self._crew.size.most,
         )
         self._head = pack(decoder.head.weight)
         self._embedding = decoder.embedding if not spec.tied_embeddings else None
@@ -87,14 +98,15 @@ class CompiledDecoder:
     def forward(self, batch: StepBatch) -> torch.Tensor:
         """See `runtime.model_runner.Model.forward`."""
         num_rows = len(batch.token_ids)
+        assert num_rows <= self._max_rows, f"{num_rows} rows, and there is memory for {self._max_rows}"
         pages = batch.kv_layers[0][0]
         if batch.kv_layers is not self._pages_of:
             self._table[:, step.K_PAGES] = [k.data_ptr() for k, _ in batch.kv_layers]
             self._table[:, step.V_PAGES] = [v.data_ptr() for _, v in batch.kv_layers]
             self._pages_of = batch.kv_layers
-        num_threads = use_threads(self._wanted_threads)
+        num_threads = self._crew.take()
         shape = self._attention_shape(pages, num_rows)
-        units = self._units(batch.metadata, shape, num_threads)
+        num_units = self._divide(batch.metadata, shape, num_threads)
         rotation = self._rotary(batch.positions)
         embedded = self._embed(batch.token_ids)
         out = torch.empty(len(batch.logits_rows), self._spec.hidden_size)
@@ -115,14 +127,16 @@ class CompiledDecoder:
                 cos=rotation.cos.data_ptr(),
                 sin=rotation.sin.data_ptr(),
                 kv_indices=batch.metadata.kv_indices.numpy(),
-                units=units,
+                num_units=num_units,
                 wanted=batch.logits_rows.numpy(),
                 out=out.data_ptr(),
                 final_norm=self._norm.weight.data_ptr(),
             ),
+            self._memory.work,
             self._memory.space,
             self._memory.parts,
         )
+        self._crew.release(self._memory.slept_seconds)
         return out
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -135,7 +149,7 @@ class CompiledDecoder:
         step.run_product(
             TAGS[self.activations],
             self._weights_tag,
-            use_threads(self._wanted_threads),
+            self._crew.take(),
             hidden.data_ptr(),
             rows,
             self._spec.hidden_size,
@@ -164,16 +178,18 @@ class CompiledDecoder:
             out_token=spec.num_heads * spec.head_dim * self.activations.itemsize,
         )
 
-    def _units(
-        self, metadata: AttentionMetadata, shape: attention.AttentionShape, num_threads: int
-    ) -> npt.NDArray[np.int64]:
-        indptrs = (metadata.qo_indptr.numpy(), metadata.kv_indptr.numpy(), metadata.kv_last_page_len.numpy())
-        sizes = (shape.page_size, shape.group, shape.num_kv_heads, num_threads)
-        num_units, num_slots = attention.list_units(*indptrs, *sizes, self._memory.units)
-        if num_units > len(self._memory.units) or num_slots > len(self._memory.parts.finished):
-            self._memory.make_room(num_units, num_slots)
-            attention.list_units(*indptrs, *sizes, self._memory.units)
-        return self._memory.units[:num_units]
+    def _divide(self, metadata: AttentionMetadata, shape: attention.AttentionShape, num_threads: int) -> int:
+        """Divide attention's work into the memory's units; return how many there are."""
+        qo_indptr, kv_indptr = metadata.qo_indptr.numpy(), metadata.kv_indptr.numpy()
+        kv_lens = (np.diff(kv_indptr).astype(np.int64) - 1) * shape.page_size + metadata.kv_last_page_len.numpy()
+        sizes = (shape.page_size, shape.group, shape.num_kv_heads)
+        self._memory.make_room_for_units(units.most_units(qo_indptr, kv_indptr, *sizes))
+        counts = units.list_units(
+            qo_indptr, kv_indptr, kv_lens, metadata.kv_indices.numpy(), *sizes, num_threads, self._memory.work
+        )
+        num_units, num_joins, _, num_slots = counts.tolist()
+        self._memory.make_room_for_parts(num_slots, num_joins)
+        return int(num_units)
 
 
 def model_shape(spec: ModelSpec) -> step.ModelShape:

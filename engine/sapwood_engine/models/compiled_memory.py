@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from sapwood_engine.kernels.cpu_step import attention, step
+from sapwood_engine.kernels.cpu_step import attention, step, units
 from sapwood_engine.kernels.cpu_step.layout import PANEL, padded
 
 
@@ -36,41 +36,57 @@ class StepMemory:
             "attended": torch.zeros(max_rows, query_size, dtype=activations),
             "gated": torch.zeros(max_rows, model.inner, dtype=activations),
             "panel": torch.zeros(num_threads, step.ROWS_AT_ONCE, PANEL),
-            "barrier": torch.zeros(1, dtype=torch.int64),
+            "barrier": torch.zeros(3, dtype=torch.int64),
             "next_unit": torch.zeros(num_layers, dtype=torch.int64),
         }
         self.buffers = step.Buffers(**{name: tensor.data_ptr() for name, tensor in self._tensors.items()})
         self.space = _workspace(model.heads // num_kv_heads, dim, num_threads)
-        self.units = np.zeros((64, attention.UNIT_FIELDS), np.int64)
-        self.parts = self._make_parts(0, dim)
+        self.work = _make_work(64)
+        self.parts = self._make_parts(0, 0, dim)
         self._dim = dim
+
+    @property
+    def slept_seconds(self) -> float:
+        """How long threads slept at the barriers of the last step, all together."""
+        return int(self._tensors["barrier"][-1]) * 1e-9
 
     def begin(self) -> None:
         """Set the counters of a step back."""
         self._tensors["barrier"].zero_()
         self._tensors["next_unit"].zero_()
 
-    def make_room(self, num_units: int, num_slots: int) -> None:
-        """Have room for this many units and slots of parts; what was there is lost."""
-        if num_units > len(self.units):
-            self.units = np.zeros((2 * num_units, attention.UNIT_FIELDS), np.int64)
-        if num_slots > len(self.parts.finished):
-            self.parts = self._make_parts(2 * num_slots, self._dim)
+    def make_room_for_units(self, most: int) -> None:
+        """Have room for this many units; what was there is lost."""
+        if most > len(self.work.units):
+            self.work = _make_work(2 * most)
+
+    def make_room_for_parts(self, num_slots: int, num_joins: int) -> None:
+        """Have room for what the parts of a step leave."""
+        if num_slots > len(self.parts.maxima) or num_joins > len(self.parts.finished):
+            self.parts = self._make_parts(2 * num_slots, 2 * num_joins, self._dim)
 
     @staticmethod
-    def _make_parts(num_slots: int, dim: int) -> attention.Parts:
-        rows = attention.SPLIT_ROWS
+    def _make_parts(num_slots: int, num_joins: int, dim: int) -> attention.Parts:
         return attention.Parts(
-            values=_floats(num_slots, rows * padded(dim, PANEL)),
-            maxima=_floats(num_slots, rows),
-            sums=_floats(num_slots, rows),
-            finished=np.zeros(num_slots, np.int64),
+            values=_floats(num_slots, padded(dim, PANEL)),
+            maxima=_floats(num_slots),
+            sums=_floats(num_slots),
+            finished=np.zeros(num_joins, np.int64),
         )
 
 
+def _make_work(most: int) -> attention.Work:
+    return attention.Work(
+        units=np.zeros((most, units.UNIT_FIELDS), np.int64),
+        joins=np.zeros((most, units.JOIN_FIELDS), np.int64),
+        members=np.zeros(most, np.int64),
+    )
+
+
 def _workspace(group: int, dim: int, num_threads: int) -> attention.Workspace:
-    rows, block, width = max(attention.UNIT_ROWS, group), attention.BLOCK, padded(dim, PANEL)
+    rows, block, width = max(units.UNIT_ROWS, group), attention.BLOCK, padded(dim, PANEL)
     return attention.Workspace(
+        queries=_floats(num_threads, rows * dim),
         keys=_floats(num_threads, dim * block),
         values=_floats(num_threads, block * width),
         scores=_floats(num_threads, rows * block),
@@ -79,7 +95,7 @@ def _workspace(group: int, dim: int, num_threads: int) -> attention.Workspace:
         total=_floats(num_threads, rows * width),
         maxima=_floats(num_threads, 2, rows),
         sums=_floats(num_threads, 2, rows),
-        rows=np.zeros((num_threads, attention.PART_KEYS), np.int64),
+        rows=np.zeros((num_threads, units.PART_KEYS), np.int64),
     )
 
 

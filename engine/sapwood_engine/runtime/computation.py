@@ -33,6 +33,8 @@ class Computation:
     kv_reason: str
     compiles: bool
     """Whether compiled kernels are part of it"""
+    torch_threads: int
+    """For what torch's operators do"""
     facts: dict[str, str]
     """Lines of the ready card"""
 
@@ -101,6 +103,7 @@ def _compiled(
         max_rows=config.scheduler.max_step_tokens,
         max_logits=config.scheduler.max_running,
         num_threads=num_threads,
+        bind_threads=config.model.thread_binding == "auto",
     )
     in_pairs = model.activations == torch.bfloat16
     return Computation(
@@ -108,6 +111,7 @@ def _compiled(
         kv_dtype=torch.bfloat16 if in_pairs else torch.float16,
         kv_reason="as the products" if in_pairs else "half the memory of float32, and finer than bfloat16",
         compiles=True,
+        torch_threads=1,  # threads of its own would only get in the way of the step's
         facts={
             "step": f"compiled for {features.instruction_set}",
             "arithmetic": f"{_name(dtype)} weights, products of {_name(model.activations)} summed in float32",
@@ -141,6 +145,7 @@ def _composed(
         kv_dtype=kv_dtype,
         kv_reason=kv_reason,
         compiles=attention.name == "cpu",
+        torch_threads=num_threads,
         facts={
             "step": f"torch operators (not compiled: {hindrance})",
             "arithmetic": f"{_name(arithmetic.dtype)} ({arithmetic.reason})",

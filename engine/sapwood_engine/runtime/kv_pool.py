@@ -43,6 +43,10 @@ class KvPool:
             tokens = slice(copy.num_tokens)
             self._block[:, :, copy.target, tokens] = self._block[:, :, copy.source, tokens]
 
+    def largest(self, num_tokens: int) -> float:
+        """Return the largest absolute value in the first ``num_tokens`` slots, which must have been written."""
+        return float(self._block.flatten(2, 3)[:, :, :num_tokens].abs().max())
+
     def release(self) -> None:
         """Let go of the memory; the pool cannot be used afterwards."""
         self.layers = []

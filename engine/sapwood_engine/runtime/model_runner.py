@@ -10,10 +10,11 @@ import torch
 from sapwood_engine.core.ports import Capacity
 from sapwood_engine.core.request import TokenLogprobs
 from sapwood_engine.core.step import NO_TOKEN, StepPlan, StepResult
+from sapwood_engine.kernels import sampling
 from sapwood_engine.layers.batch import StepBatch
 from sapwood_engine.runtime.batch_tensors import BatchTensors
 from sapwood_engine.runtime.kv_pool import KvPool
-from sapwood_engine.runtime.sampler import Sampler, token_logprobs
+from sapwood_engine.runtime.sampler import Draw, Sampler, token_logprobs
 
 _SCORED_ROWS = 128
 """Prompt positions whose logits exist at once: a whole prompt's would be most of a small machine's memory."""
@@ -26,17 +27,17 @@ class Model(Protocol):
         """Write the step's KV; return the final hidden states of ``batch.logits_rows``, [num_logits, hidden_size]."""
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """[n, hidden_size] -> float [n, vocab_size], valid until the next call"""
+        """[n, hidden_size] -> float [n, vocab_size], the caller's to change, valid until the next call"""
 
 
 class ModelRunner:
     """Runs plans one after the other; called from one thread."""
 
-    def __init__(self, model: Model, pool: KvPool, capacity: Capacity) -> None:
+    def __init__(self, model: Model, pool: KvPool, capacity: Capacity, *, draw: Draw = sampling.sample) -> None:
         self._model = model
         self._pool = pool
         self._tensors = BatchTensors(capacity)
-        self._sampler = Sampler(max_seats=capacity.max_seats, vocab_size=capacity.vocab_size)
+        self._sampler = Sampler(max_seats=capacity.max_seats, draw=draw)
         self._num_prompt_logprobs: dict[int, int] = {}
 
     @torch.inference_mode()
@@ -74,12 +75,13 @@ class ModelRunner:
 
     def _sample(self, plan: StepPlan, rows: list[int], hidden: torch.Tensor, result: StepResult) -> None:
         suppressed = set(plan.suppress_stops)
-        tokens, logprobs = self._sampler.sample(
+        drawn = self._sampler.sample(
             self._model.logits(hidden), [plan.seats[row] for row in rows], [row in suppressed for row in rows]
         )
-        for row, token in zip(rows, tokens, strict=True):
+        for row, token in zip(rows, drawn.token_ids, strict=True):
             result.token_ids[row] = token
-        result.logprobs = {rows[i]: found for i, found in logprobs.items()}
+        result.unusable_rows = [rows[i] for i in drawn.unusable]
+        result.logprobs = {rows[i]: found for i, found in drawn.logprobs.items()}
 
     def _score_prompts(self, plan: StepPlan, hidden: torch.Tensor) -> dict[int, tuple[TokenLogprobs, ...]]:
         """Return the log-probabilities of ``plan.prompt_targets``, whose hidden states lie row after row."""

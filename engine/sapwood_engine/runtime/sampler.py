@@ -1,162 +1,191 @@
 """What each seat needs to draw its next token, and the draw itself.
 
-Keeps by seat: parameters, the output index, the last token, and token counts where penalties look at them. A batch in
-which every row is greedy and plain costs one argmax.
+Keeps by seat: parameters, the output index, the last token, and the tokens that occurred where penalties look at them.
+What a step costs depends on the rows that ask for something beside the draw, not on those that might.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
-from sapwood_engine.core.request import SamplingParams, TokenLogprobs
-from sapwood_engine.core.step import SeatOpened
+from sapwood_engine.core.request import TokenLogprobs
+from sapwood_engine.core.step import NO_TOKEN, SeatOpened
 from sapwood_engine.kernels import sampling
+from sapwood_engine.kernels.sampling import Doubles, Flags, Ids, Occurrences, Truncation
+
+Draw = Callable[[torch.Tensor, Truncation, Doubles], tuple[Ids, Flags]]
+"""`kernels.sampling.sample`, or what gives the same."""
+_MASK_64 = (1 << 64) - 1
 
 
-@dataclass(slots=True)
-class _Counts:
-    """What penalties look at: made only for seats that use them."""
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """What was drawn for the seats of one call; indices are into these seats."""
 
-    seen: torch.Tensor
-    """bool [vocab_size]: in prompt or output"""
-    output: torch.Tensor
-    """float32 [vocab_size]: times in the output"""
+    token_ids: list[int]
+    """`NO_TOKEN` for those of ``unusable``"""
+    unusable: list[int]
+    """Nothing could be drawn: their logits are NaN or infinite, or every token is banned. They have not moved on."""
+    logprobs: dict[int, TokenLogprobs]
+    """Where they were asked for"""
 
 
-@dataclass(slots=True)
+class _History:
+    """The tokens of a seat's prompt and output, each once."""
+
+    def __init__(self, prompt_ids: Sequence[int], output_ids: Sequence[int]) -> None:
+        self.ids, inverse = np.unique(np.array([*prompt_ids, *output_ids], np.int64), return_inverse=True)
+        counts = np.bincount(inverse[len(prompt_ids) :], minlength=len(self.ids))
+        self.output_counts = counts.astype(np.float32)
+        self._index = {token: index for index, token in enumerate(self.ids.tolist())}
+
+    def add(self, token: int) -> None:
+        """``token`` was drawn."""
+        index = self._index.setdefault(token, len(self.ids))
+        if index == len(self.ids):
+            self.ids = np.append(self.ids, token)
+            self.output_counts = np.append(self.output_counts, np.float32(0))
+        self.output_counts[index] += 1
+
+
 class _Seat:
-    params: SamplingParams
-    suppressible_ids: tuple[int, ...]
-    num_outputs: int
-    counts: _Counts | None
+    """What of a request is not a column."""
 
-    @property
-    def greedy(self) -> bool:
-        """Whether the most likely token is taken; the k = 1 most likely tokens are that one, ties or not."""
-        return self.params.temperature == 0 or self.params.top_k == 1
+    def __init__(self, opened: SeatOpened) -> None:
+        params = opened.sampling
+        self.params = params
+        self.suppressible = np.array(opened.suppressible_ids, np.int64)
+        self.bias_ids = np.array([token for token, _ in params.logit_bias], np.int64)
+        self.biases = np.array([bias for _, bias in params.logit_bias], np.float32)
+        self.history: _History | None = None
+        if params.presence_penalty or params.frequency_penalty or params.repetition_penalty != 1.0:
+            self.history = _History(opened.prompt_ids, opened.output_ids)
 
 
-class UnusableLogits(Exception):
-    """The model gave a row NaN or infinite logits, or every token was banned; nothing can be drawn from it."""
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """What every draw needs, [max_seats] each."""
+
+    truncation: Truncation
+    seeds: npt.NDArray[np.uint64]
+    num_outputs: npt.NDArray[np.uint64]
+
+    @classmethod
+    def of(cls, max_seats: int) -> _Columns:
+        singles = np.zeros((3, max_seats), np.float32)
+        truncation = Truncation(singles[0], np.zeros(max_seats, np.int64), singles[1], singles[2])
+        return cls(truncation, np.zeros(max_seats, np.uint64), np.zeros(max_seats, np.uint64))
+
+    def open(self, opened: SeatOpened) -> None:
+        seat, params = opened.seat, opened.sampling
+        # The most likely token is taken; the k = 1 most likely tokens are that one, ties or not.
+        self.truncation.temperature[seat] = 0.0 if params.top_k == 1 else params.temperature
+        self.truncation.top_k[seat] = params.top_k
+        self.truncation.top_p[seat] = params.top_p
+        self.truncation.min_p[seat] = params.min_p
+        self.seeds[seat] = params.seed & _MASK_64
+        self.num_outputs[seat] = len(opened.output_ids)
+
+    def pick(self, seats: Ids) -> tuple[Truncation, Doubles]:
+        """Return what `Draw` needs for ``seats``; the uniform numbers are 0 where no row looks at them."""
+        every = self.truncation
+        picked = Truncation(every.temperature[seats], every.top_k[seats], every.top_p[seats], every.min_p[seats])
+        if not picked.temperature.any():
+            return picked, np.zeros(len(seats))
+        return picked, sampling.uniforms(self.seeds[seats], self.num_outputs[seats])
 
 
 class Sampler:
     """Draws tokens for seats; see `SamplingParams` for what they depend on."""
 
-    def __init__(self, *, max_seats: int, vocab_size: int) -> None:
-        self._vocab_size = vocab_size
+    def __init__(self, *, max_seats: int, draw: Draw = sampling.sample) -> None:
+        self._draw = draw
+        self._columns = _Columns.of(max_seats)
         self._seats: list[_Seat | None] = [None] * max_seats
         self.last_tokens = np.zeros(max_seats, np.int64)
         """[max_seats] the token drawn last for each seat; 0 where none was."""
 
     def open(self, opened: SeatOpened) -> None:
         """Give the seat to a request, whose output so far is ``opened.output_ids``."""
-        params = opened.sampling
-        counts = None
-        if params.presence_penalty or params.frequency_penalty or params.repetition_penalty != 1.0:
-            counts = self._count(opened)
-        self._seats[opened.seat] = _Seat(params, opened.suppressible_ids, len(opened.output_ids), counts)
+        self._seats[opened.seat] = _Seat(opened)
+        self._columns.open(opened)
         self.last_tokens[opened.seat] = opened.output_ids[-1] if opened.output_ids else 0
 
-    def _count(self, opened: SeatOpened) -> _Counts:
-        output = torch.bincount(torch.tensor(opened.output_ids, dtype=torch.int64), minlength=self._vocab_size)
-        seen = output > 0
-        seen[torch.tensor(opened.prompt_ids, dtype=torch.int64)] = True
-        return _Counts(seen, output.float())
-
-    def sample(
-        self, logits: torch.Tensor, seats: Sequence[int], suppress: Sequence[bool]
-    ) -> tuple[list[int], dict[int, TokenLogprobs]]:
+    def sample(self, logits: torch.Tensor, seats: Sequence[int], suppress: Sequence[bool]) -> Drawn:
         """Draw a token for each of ``seats`` and move them on.
 
-        ``logits`` [len(seats), vocab_size] in the model's dtype; ``suppress`` says whose suppressible ids are banned.
-        Returns the ids, and by index into ``seats`` the log-probabilities that were asked for. Raises
-        `UnusableLogits`, in which case no seat has moved.
+        ``logits`` [len(seats), vocab_size] in any float dtype, float32 is overwritten; ``suppress`` says whose
+        suppressible ids are banned.
         """
+        logits = logits.float()
         states = [self._state(seat) for seat in seats]
-        plain = all(s.greedy and s.counts is None and not s.params.logit_bias for s in states) and not any(suppress)
-        if plain:
-            ids, usable = sampling.argmax(logits)
-        else:
-            shaped = self._shape(logits, states, suppress)
-            ids, usable = sampling.sample(shaped, _truncation(states), _uniforms(states))
-        if not bool(usable.all()):
-            row = int((~usable).nonzero()[0, 0])
-            raise UnusableLogits(f"logits of seat {seats[row]} are NaN or infinite, or every token is banned")
-        tokens: list[int] = ids.tolist()
-        for seat, state, token in zip(seats, states, tokens, strict=True):
-            self._move_on(seat, state, token)
-        return tokens, _logprobs(logits, states, ids)
+        asking = [row for row, state in enumerate(states) if state.params.num_logprobs is not None]
+        # Reported is what the model said, before anything else changes it.
+        untouched = logits[asking] if asking else None
+        _penalise(logits, states)
+        _edit(logits, states, suppress)
+        at = np.array(seats, np.int64)
+        ids, usable = self._draw(logits, *self._columns.pick(at))
+        unusable: list[int] = np.flatnonzero(~usable).tolist()
+        logprobs: dict[int, TokenLogprobs] = {}
+        if untouched is not None:
+            wanted = [states[row].params.num_logprobs or 0 for row in asking]
+            found = token_logprobs(untouched, torch.from_numpy(ids[asking]), wanted)
+            logprobs = {row: found[i] for i, row in enumerate(asking) if usable[row]}
+        ids[~usable] = NO_TOKEN
+        token_ids: list[int] = ids.tolist()
+        self.last_tokens[at[usable]] = ids[usable]
+        self._columns.num_outputs[at[usable]] += np.uint64(1)
+        for state, token in zip(states, token_ids, strict=True):
+            if state.history is not None and token != NO_TOKEN:
+                state.history.add(token)
+        return Drawn(token_ids, unusable, logprobs)
 
     def _state(self, seat: int) -> _Seat:
         state = self._seats[seat]
         assert state is not None, f"seat {seat} samples and was never opened"
         return state
 
-    def _move_on(self, seat: int, state: _Seat, token: int) -> None:
-        self.last_tokens[seat] = token
-        state.num_outputs += 1
-        if state.counts is not None:
-            state.counts.seen[token] = True
-            state.counts.output[token] += 1
-
-    def _shape(self, logits: torch.Tensor, states: list[_Seat], suppress: Sequence[bool]) -> torch.Tensor:
-        """Return float32 logits with penalties, bias and bans applied; ``logits`` stays as it is."""
-        shaped = logits.to(torch.float32, copy=True)
-        penalised = [row for row, s in enumerate(states) if s.counts is not None]
-        if penalised:
-            part = shaped[penalised]
-            _penalise(part, [states[row] for row in penalised])
-            shaped[penalised] = part
-        edits = [(row, i, v) for row, s in enumerate(states) for i, v in s.params.logit_bias]
-        edits += [
-            (row, i, -torch.inf)
-            for row, (s, banned) in enumerate(zip(states, suppress, strict=True))
-            if banned
-            for i in s.suppressible_ids
-        ]
-        if edits:
-            rows, ids, values = zip(*edits, strict=True)
-            sampling.add_at(shaped, torch.tensor(rows), torch.tensor(ids), torch.tensor(values))
-        return shaped
-
 
 def _penalise(logits: torch.Tensor, states: list[_Seat]) -> None:
-    counts = [s.counts for s in states if s.counts is not None]
+    """Apply the penalties of ``states``, whose rows ``logits`` are, in place."""
+    seen = [(row, state.params, state.history) for row, state in enumerate(states) if state.history is not None]
+    if not seen:
+        return
+    lengths = [len(history.ids) for _, _, history in seen]
+
+    def spread(values: Sequence[float], dtype: type[np.generic]) -> torch.Tensor:
+        return torch.from_numpy(np.repeat(np.array(values, dtype), lengths))
+
     sampling.penalise(
         logits,
-        seen=torch.stack([c.seen for c in counts]),
-        output_counts=torch.stack([c.output for c in counts]),
-        repetition=torch.tensor([s.params.repetition_penalty for s in states]),
-        presence=torch.tensor([s.params.presence_penalty for s in states]),
-        frequency=torch.tensor([s.params.frequency_penalty for s in states]),
+        Occurrences(
+            rows=spread([row for row, _, _ in seen], np.int64),
+            ids=torch.from_numpy(np.concatenate([history.ids for _, _, history in seen])),
+            output_counts=torch.from_numpy(np.concatenate([history.output_counts for _, _, history in seen])),
+            repetition=spread([params.repetition_penalty for _, params, _ in seen], np.float32),
+            presence=spread([params.presence_penalty for _, params, _ in seen], np.float32),
+            frequency=spread([params.frequency_penalty for _, params, _ in seen], np.float32),
+        ),
     )
 
 
-def _truncation(states: list[_Seat]) -> sampling.Truncation:
-    return sampling.Truncation(
-        temperature=torch.tensor([0.0 if s.greedy else s.params.temperature for s in states]),
-        top_k=torch.tensor([0 if s.greedy else s.params.top_k for s in states]),
-        top_p=torch.tensor([1.0 if s.greedy else s.params.top_p for s in states]),
-        min_p=torch.tensor([0.0 if s.greedy else s.params.min_p for s in states]),
-    )
-
-
-def _uniforms(states: list[_Seat]) -> torch.Tensor:
-    return torch.tensor([sampling.uniform(s.params.seed, s.num_outputs) for s in states], dtype=torch.float64)
-
-
-def _logprobs(logits: torch.Tensor, states: list[_Seat], ids: torch.Tensor) -> dict[int, TokenLogprobs]:
-    wanted = {row: s.params.num_logprobs for row, s in enumerate(states) if s.params.num_logprobs is not None}
-    if not wanted:
-        return {}
-    rows = list(wanted)
-    found = token_logprobs(logits[rows], ids[rows], list(wanted.values()))
-    return dict(zip(rows, found, strict=True))
+def _edit(logits: torch.Tensor, states: list[_Seat], suppress: Sequence[bool]) -> None:
+    """Apply biases and bans to the rows ``logits`` of ``states``, in place."""
+    edits = [(row, s.bias_ids, s.biases) for row, s in enumerate(states) if len(s.biases)]
+    for row, (state, banned) in enumerate(zip(states, suppress, strict=True)):
+        if banned:
+            edits.append((row, state.suppressible, np.full(len(state.suppressible), -np.inf, np.float32)))
+    if edits:
+        rows, ids, values = zip(*edits, strict=True)
+        every_row = np.repeat(rows, [len(row_ids) for row_ids in ids])
+        every_id, every_value = np.concatenate(ids), np.concatenate(values)
+        sampling.add_at(logits, *(torch.from_numpy(column) for column in (every_row, every_id, every_value)))
 
 
 def token_logprobs(logits: torch.Tensor, ids: torch.Tensor, num_top: Sequence[int]) -> list[TokenLogprobs]:

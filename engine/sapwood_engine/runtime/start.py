@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from sapwood_engine.config import EngineConfig
 from sapwood_engine.core.ports import Capacity, Executor
 from sapwood_engine.core.request import SamplingParams
 from sapwood_engine.core.step import PageUpdate, SeatOpened, StepPlan
+from sapwood_engine.kernels import sampling
 from sapwood_engine.kernels.cpu_features import detect_cpu_features
 from sapwood_engine.models.decoder import Decoder
 from sapwood_engine.models.load import load_model
@@ -23,10 +25,18 @@ from sapwood_engine.runtime.executor import TorchExecutor
 from sapwood_engine.runtime.kv_pool import KvPool
 from sapwood_engine.runtime.memory_plan import MemoryPlan, plan_memory, read_free_bytes
 from sapwood_engine.runtime.model_runner import ModelRunner
+from sapwood_engine.runtime.sampler import Draw
 from sapwood_engine.runtime.threads import default_num_threads
 
 Progress = Callable[[str, str, float | None], None]
 """Phase, detail, fraction done where known."""
+
+
+_COMPILE_SECONDS = 30.0
+"""What compiling everything took (AVX512-BF16, 2 cores); reading it again takes well under a second."""
+_PROGRESS_SECONDS = 1.0
+_KV_HEADROOM = 8.0
+"""How many times larger than in the first prompt keys and values may become later on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,20 +99,35 @@ def build_executor(config: EngineConfig, checkpoint: Checkpoint, *, kernel_cache
         vocab_size=spec.vocab_size,
     )
 
-    progress("kernels", "compiling for this processor, or reading what was compiled", None)
-    pool = make_pool(spec, memory, computation.kv_dtype)
-    runner = ModelRunner(computation.model, pool, capacity)
-    executor = TorchExecutor(capacity, runner.run, num_threads=num_threads, release=pool.release)
-    warm_up(executor)
+    draw = make_draw(spec.vocab_size, compiled=computation.compiles, num_threads=num_threads)
+
+    def first_step(kv_dtype: torch.dtype) -> tuple[TorchExecutor, KvPool]:
+        pool = make_pool(spec, memory, kv_dtype)
+        runner = ModelRunner(computation.model, pool, capacity, draw=draw)
+        executor = TorchExecutor(capacity, runner.run, num_threads=computation.torch_threads, release=pool.release)
+        progress("kernels", "reading compiled kernels", None)
+        _compile(executor, progress)
+        return executor, pool
+
+    kv_dtype, kv_reason = computation.kv_dtype, computation.kv_reason
+    executor, pool = first_step(kv_dtype)
+    if config.model.dtype == "auto" and too_large_for(kv_dtype, pool.largest(probe_length(capacity))):
+        executor.close()
+        kv_dtype, kv_reason = torch.bfloat16, "keys or values come near the end of float16"
+        executor, pool = first_step(kv_dtype)
     clock.lap("kernels")
     progress("warm", "running a first step", None)
     warm_up(executor)
     clock.lap("warm")
+    if computation.compiles:
+        from sapwood_engine.kernels import compiled  # noqa: PLC0415  # as in `computation`
+
+        compiled.seal_cache()
 
     facts = computation.facts | {
         "instruction set": features.instruction_set,
         "threads": str(num_threads),
-        "KV cache": f"{str(computation.kv_dtype).removeprefix('torch.')} ({computation.kv_reason})",
+        "KV cache": f"{str(kv_dtype).removeprefix('torch.')} ({kv_reason})",
     }
     if spec.sliding_window == memory.max_context_tokens:
         facts["context"] = "the model's sliding window: more is not served yet"
@@ -111,11 +136,35 @@ def build_executor(config: EngineConfig, checkpoint: Checkpoint, *, kernel_cache
     return Started(executor, spec, facts, clock.seconds)
 
 
+def _compile(executor: Executor, progress: Progress) -> None:
+    """Run the first step, which compiles what was not compiled before, and say how that goes on."""
+    begin = time.monotonic()
+    with ThreadPoolExecutor(1) as pool:
+        warming = pool.submit(warm_up, executor)
+        while not wait([warming], timeout=_PROGRESS_SECONDS).done:
+            took = time.monotonic() - begin
+            progress(
+                "kernels",
+                f"compiling for this processor, once: about {_COMPILE_SECONDS:.0f} s",
+                min(took / _COMPILE_SECONDS, 0.99),
+            )
+        warming.result()
+
+
 def keeps_kernels(kernel_cache: Path) -> bool:
     """Whether what is compiled lies below ``kernel_cache``, and not in a temporary folder in its stead."""
     from sapwood_engine.kernels import compiled  # noqa: PLC0415  # as in `computation`
 
     return Path(compiled.config.CACHE_DIR).is_relative_to(kernel_cache)
+
+
+def make_draw(vocab_size: int, *, compiled: bool, num_threads: int) -> Draw:
+    """Return how tokens are drawn; ``compiled`` says whether numba's kernels run here."""
+    if not compiled:
+        return sampling.sample
+    from sapwood_engine.kernels.cpu_sampling import CpuSampler  # noqa: PLC0415  # as in `computation`
+
+    return CpuSampler(vocab_size, num_threads=num_threads)
 
 
 def make_pool(spec: ModelSpec, memory: MemoryPlan, dtype: torch.dtype) -> KvPool:
@@ -137,16 +186,27 @@ def warm_up(executor: Executor) -> None:
     it; the second time shows how long a step takes from then on.
     """
     capacity = executor.capacity
-    length = min(32, capacity.max_step_tokens, capacity.max_context_tokens - 1)
-    opened = SeatOpened(0, SamplingParams(seed=0, temperature=0.0), (), (0,) * length, ())
+    length = probe_length(capacity)
+    ids = [i * capacity.vocab_size // length for i in range(length)]
+    opened = SeatOpened(0, SamplingParams(seed=0, temperature=0.0), (), tuple(ids), ())
     pages = tuple(range(length // capacity.page_size + 1))
     plans = [
-        StepPlan(0, "prefill", [0], [0], [length], [0] * length, [True], [opened], [PageUpdate(0, 0, pages)]),
+        StepPlan(0, "prefill", [0], [0], [length], ids, [True], [opened], [PageUpdate(0, 0, pages)]),
         StepPlan(1, "decode", [0], [length], [1], [0], [True]),
     ]
     for plan in plans:
         executor.launch(plan)
         executor.collect()
+
+
+def probe_length(capacity: Capacity) -> int:
+    """Tokens of the first prompt: from all over the vocabulary, so that its keys and values are typical."""
+    return min(32, capacity.max_step_tokens, capacity.max_context_tokens - 1)
+
+
+def too_large_for(kv_dtype: torch.dtype, largest: float) -> bool:
+    """Whether a model whose first keys and values reach ``largest`` may go beyond ``kv_dtype``."""
+    return kv_dtype == torch.float16 and not largest < torch.finfo(torch.float16).max / _KV_HEADROOM
 
 
 class _Clock:

@@ -49,6 +49,9 @@ _CHECK_SHARE = 100
 _FAULTS_LOGGED = 10
 _CACHE_NODES = 1000
 _STEP_FAILED = "A step of the model failed; this answer is incomplete."
+_NOTHING_TO_DRAW = (
+    "No token could be drawn: the model's logits are not finite, or every token is banned; this answer is incomplete."
+)
 
 
 @dataclass(slots=True)
@@ -137,10 +140,22 @@ class EngineLoop:
         except StepFailed as error:
             _log.error("step failed", extra={"step_id": plan.step_id, "reason": str(error)}, exc_info=error.__cause__)
             for output in self._scheduler.fail(plan.step_id):
-                self._news.deltas.append(_delta(output, error=_STEP_FAILED if output.finish == "error" else None))
+                self._news.deltas.append(_delta(output, error=_STEP_FAILED))
         else:
-            self._news.deltas += [_delta(output) for output in self._scheduler.commit(result)]
+            if result.unusable_rows:
+                _log.error("no token could be drawn", extra={"step_id": plan.step_id, "rows": result.unusable_rows})
+            self._news.deltas += [_delta(output, error=_NOTHING_TO_DRAW) for output in self._scheduler.commit(result)]
             self._news.step = StepStats(plan.kind, len(plan.token_ids), result.seconds)
+            _log.debug(
+                "step",
+                extra={
+                    "kind": plan.kind,
+                    "rows": len(plan.seats),
+                    "tokens": len(plan.token_ids),
+                    "seconds": result.seconds,
+                    "predicted_seconds": plan.predicted_seconds,
+                },
+            )
         self._in_flight.popleft()
 
     def _tell(self) -> None:
@@ -262,6 +277,7 @@ class EngineLoop:
 
 
 def _delta(output: TokenOutput, *, error: str | None = None) -> Delta:
+    """``error`` is what the client is told if the output's finish is one."""
     return Delta(
         output.request_id,
         output.token_ids,
@@ -269,5 +285,5 @@ def _delta(output: TokenOutput, *, error: str | None = None) -> Delta:
         output.num_cached_tokens,
         output.logprobs,
         output.prompt_logprobs,
-        error,
+        error if output.finish == "error" else None,
     )

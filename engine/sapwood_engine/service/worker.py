@@ -112,6 +112,7 @@ def build_core(config: EngineConfig, capacity: Capacity) -> tuple[PrefixCache, S
         max_queued=settings.max_queued,
         max_step_tokens=settings.max_step_tokens,
         chunk_tokens=settings.chunk_tokens,
+        itl_target_seconds=settings.itl_target_seconds,
         ttft_target_seconds=settings.ttft_target_seconds,
         seed=config.seed or 0,
     )

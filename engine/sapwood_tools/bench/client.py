@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import AsyncIterable, AsyncIterator
+from collections.abc import AsyncIterable, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,6 +32,8 @@ class Answer:
     num_output_tokens: int
     num_cached_tokens: int | None
     """None: the server does not say."""
+    longest_gap_seconds: float = 0.0
+    """Between two events that brought tokens; 0 where all came in one."""
 
     @property
     def ttft_seconds(self) -> float:
@@ -60,6 +62,7 @@ class _Stream:
     opened_at: float | None = None
     first_text_at: float | None = None
     last_at: float | None = None
+    longest_gap_seconds: float = 0.0
     usage: dict[str, Any] | None = None
 
     def take(self, event: dict[str, Any], now: float) -> None:
@@ -68,6 +71,7 @@ class _Stream:
             self.usage = event["usage"]
         for choice in event.get("choices") or ():
             self.opened_at = now if self.opened_at is None else self.opened_at
+            self.longest_gap_seconds = max(self.longest_gap_seconds, now - (self.last_at or now))
             self.last_at = now
             if choice.get("text"):
                 self.text.append(choice["text"])
@@ -86,11 +90,11 @@ class Client:
         self._session = session
         self.model = model
 
-    async def complete(self, prompt: str, max_tokens: int) -> Answer | Failure:
-        """Ask for exactly ``max_tokens`` tokens after ``prompt`` and read the stream to its end."""
+    async def complete(self, prompt: str | Sequence[int], max_tokens: int) -> Answer | Failure:
+        """Ask for exactly ``max_tokens`` tokens after ``prompt``, text or ids, and read the stream to its end."""
         body = {
             "model": self.model,
-            "prompt": prompt,
+            "prompt": prompt if isinstance(prompt, str) else list(prompt),
             "max_tokens": max_tokens,
             "temperature": 0,
             "ignore_eos": True,
@@ -128,6 +132,7 @@ def _judge(stream: _Stream, sent_at: float, max_tokens: int) -> Answer | Failure
         num_prompt_tokens=usage["prompt_tokens"],
         num_output_tokens=usage["completion_tokens"],
         num_cached_tokens=(usage.get("prompt_tokens_details") or {}).get("cached_tokens"),
+        longest_gap_seconds=stream.longest_gap_seconds,
     )
 
 

@@ -83,10 +83,10 @@ async def test_a_prompt_can_be_scored_without_new_tokens() -> None:
     assert answer["choices"][0]["logprobs"]["tokens"] == ["a", "b"]
 
 
-async def test_echo_alone_without_new_tokens_still_goes_through_the_engine() -> None:
+async def test_echo_alone_without_new_tokens_scores_nothing() -> None:
     client = FakeClient(script=lambda _: [Say(finish="length")])
     answer = await ask(client, prompt="ab", echo=True, max_tokens=0)
-    assert client.asked[0].sampling.num_prompt_logprobs == 0
+    assert client.asked[0].sampling.num_prompt_logprobs is None
     assert answer["choices"][0] == {
         "index": 0,
         "text": "ab",

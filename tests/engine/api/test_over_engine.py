@@ -203,6 +203,15 @@ async def test_echo_scores_a_prompt_that_is_cached_already() -> None:
     assert [value is None for value in choice["logprobs"]["token_logprobs"]] == [True] + [False] * 5
 
 
+async def test_echo_alone_without_new_tokens_takes_the_prompt_from_the_cache() -> None:
+    async with thread_engine() as engine, api_of(engine) as api:
+        await whole(api, TEXT, prompt="abcdef")
+        answer = await whole(api, TEXT, prompt="abcdef", echo=True, max_tokens=0)
+    assert answer["choices"][0]["text"] == "abcdef"
+    assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] == 5
+    assert answer["usage"]["completion_tokens"] == 0
+
+
 async def test_two_clients_that_leave_make_room_for_a_third() -> None:
     """D31: max_running=2 and two endless streams, both sockets closed after a chunk."""
     async with served_engine(launch=options(max_running=2)) as (engine, api, _):

@@ -424,3 +424,11 @@ async def test_another_model_is_not_found(body: dict[str, Any]) -> None:
 async def test_a_request_without_a_model_is_told_so() -> None:
     error = await refusal(CHAT, {"messages": [{"role": "user", "content": "hi"}]})
     assert (error["param"], error["code"]) == ("model", "missing_required_parameter")
+
+
+@BOTH
+@pytest.mark.parametrize("salt", ["hunter2" * 40, ["hunter2"], {"is": "hunter2"}])
+async def test_a_salt_that_is_refused_is_not_told(path: str, body: Any, salt: Any) -> None:
+    error = await refusal(path, body(cache_salt=salt))
+    assert error["param"] == "cache_salt"
+    assert "hunter2" not in json.dumps(error)

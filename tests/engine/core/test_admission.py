@@ -64,6 +64,7 @@ def test_a_setting_below_one_is_refused_by_name(field: str) -> None:
         SchedulerConfig(**{field: 0})  # type: ignore[arg-type]  # the point is a wrong value
 
 
-def test_a_target_of_zero_seconds_is_refused() -> None:
-    with pytest.raises(ValueError, match="ttft_target_seconds"):
-        SchedulerConfig(ttft_target_seconds=0.0)
+@pytest.mark.parametrize("field", ["itl_target_seconds", "ttft_target_seconds"])
+def test_a_target_of_zero_seconds_is_refused(field: str) -> None:
+    with pytest.raises(ValueError, match=field):
+        SchedulerConfig(**{field: 0.0})  # type: ignore[arg-type]  # one field a case

@@ -12,7 +12,7 @@ from support_scheduling import NAMESPACE, Engine, request
 from sapwood_contract.launch import SchedulerPolicy
 from sapwood_engine.core.admission import Refused, SchedulerConfig
 from sapwood_engine.core.request import Namespace, RequestId, SamplingParams
-from sapwood_engine.core.step import PENDING_TOKEN, Admitted
+from sapwood_engine.core.step import NO_TOKEN, PENDING_TOKEN, Admitted
 
 GREEDY = SamplingParams(seed=0, temperature=0.0)
 
@@ -378,6 +378,34 @@ def test_a_failed_step_ends_its_requests_and_leaves_the_cache_sound(number: int,
         assert engine.answers[name].token_ids == reference_tokens(ids, 5)
 
 
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("num_tokens", range(4))
+def test_a_request_whose_token_cannot_be_drawn_ends_alone(num_tokens: int, overlap: bool) -> None:
+    """It gets what was drawn before, and nothing of what it computed can be found."""
+    spoilt, sound = prompt(1, 10), prompt(2, 10)
+
+    def override(known: tuple[int, ...]) -> int | None:
+        return NO_TOKEN if list(known[:10]) == spoilt and len(known) == 10 + num_tokens else None
+
+    engine = Engine(config=SchedulerConfig(policy="fcfs", chunk_tokens=6), overlap=overlap, override=override)
+    for name, ids in (("bad", spoilt), ("good", sound)):
+        engine.submit(request(name, ids, max_tokens=6))
+    answers = engine.run()
+    assert (answers["bad"].finish, answers["bad"].token_ids) == ("error", reference_tokens(spoilt, num_tokens))
+    assert (answers["good"].finish, answers["good"].token_ids) == ("length", reference_tokens(sound, 6))
+    counts = engine.cache.counts()
+    assert (counts.owned, counts.protected) == (0, 0)
+
+
+def test_what_a_row_computed_whose_token_cannot_be_drawn_is_not_in_the_cache() -> None:
+    engine = Engine(override=lambda _: NO_TOKEN)
+    for name in ("first", "second"):
+        engine.submit(request(name, prompt(1, 10)))
+        assert engine.run()[name].finish == "error"
+    assert engine.answers["second"].num_cached_tokens == 0
+    assert engine.cache.num_nodes == 0
+
+
 # --- log-probabilities
 
 
@@ -406,6 +434,17 @@ def test_scoring_a_prompt_without_generating_ends_with_its_logprobs(num_tokens: 
     answer = engine.run()["a"]
     assert (answer.token_ids, answer.finish) == ([], "length")
     assert answer.prompt_logprobs == tuple(fake_logprob(ids[:i], ids[i]) for i in range(1, num_tokens))
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_a_prompt_that_is_neither_continued_nor_scored_is_stored_for_the_next(overlap: bool) -> None:
+    engine = Engine(config=SchedulerConfig(policy="fcfs", chunk_tokens=4), overlap=overlap)
+    ids = prompt(1, 10)
+    for name, num_cached in (("a", 0), ("b", 9)):
+        engine.submit(request(name, ids, max_tokens=0))
+        answer = engine.run()[name]
+        assert (answer.token_ids, answer.finish, answer.prompt_logprobs) == ([], "length", None)
+        assert answer.num_cached_tokens == num_cached
 
 
 def test_what_a_request_stores_has_its_priority_for_eviction() -> None:

@@ -43,6 +43,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         max_seats=st.integers(1, 4),
         max_step_tokens=st.integers(4, 24),
         chunk_tokens=st.integers(1, 12),
+        itl_target_seconds=st.sampled_from([0.001, 0.1]),
+        seconds_per_token=st.sampled_from([0.0, 0.01]),
         max_overtaken=st.integers(0, 6),
         max_queued=st.integers(2, 8),
         prefix_cache=st.booleans(),
@@ -61,6 +63,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         max_seats: int,
         max_step_tokens: int,
         chunk_tokens: int,
+        itl_target_seconds: float,
+        seconds_per_token: float,
         max_overtaken: int,
         max_queued: int,
         prefix_cache: bool,
@@ -74,6 +78,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             config=SchedulerConfig(
                 policy=policy,
                 chunk_tokens=chunk_tokens,
+                itl_target_seconds=itl_target_seconds,
                 max_overtaken=max_overtaken,
                 max_queued=max_queued,
                 min_shared_tokens=2,
@@ -94,6 +99,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             eviction=eviction,
             overlap=True,
             fail_launches=fail_launches,
+            seconds_per_token=seconds_per_token,
         )
 
     @rule(

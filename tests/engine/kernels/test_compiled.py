@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import pwd
 import subprocess
 import sys
@@ -77,3 +78,57 @@ def test_a_user_without_a_home_gets_a_temporary_cache(monkeypatch: pytest.Monkey
     folder = use_cache(_kernel_cache({}))
     (folder / "kernel").touch()
     assert folder.stat().st_mode & 0o077 == 0
+
+
+COMPILE = """
+import sys
+from pathlib import Path
+from sapwood_engine.kernels import compiled
+folder = compiled.use_cache(Path(sys.argv[1]))
+import numpy as np
+from sapwood_engine.kernels.cpu_step import units
+bounds = np.array([0, 1], np.int32)
+assert units.most_units(bounds, bounds, 16, 3, 3) == 6
+hits = sum(units.most_units.stats.cache_hits.values())
+if "seal" in sys.argv:
+    compiled.seal_cache()
+print(hits)
+"""
+
+
+def compile_and_count_hits(root: Path, *arguments: str) -> int:
+    """Run a kernel in a process of its own; how many of its functions came from the cache."""
+    command = [sys.executable, "-c", COMPILE, str(root), *arguments]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True)
+    return int(ran.stdout)
+
+
+def test_sealed_kernels_are_taken_again_and_unsealed_ones_compiled_anew(tmp_path: Path) -> None:
+    assert compile_and_count_hits(tmp_path) == 0
+    assert compile_and_count_hits(tmp_path, "seal") == 0
+    assert compile_and_count_hits(tmp_path) == 1
+
+
+def test_damaged_kernels_are_compiled_anew(tmp_path: Path) -> None:
+    compile_and_count_hits(tmp_path, "seal")
+    for damage in (lambda data: data[:300], lambda data: data[:400] + bytes(64) + data[464:], lambda _: b""):
+        for file in tmp_path.rglob("*.nb[ci]"):
+            file.write_bytes(damage(file.read_bytes()))
+        assert compile_and_count_hits(tmp_path, "seal") == 0
+    assert compile_and_count_hits(tmp_path) == 1
+
+
+def test_a_seal_that_cannot_be_read_proves_nothing(tmp_path: Path) -> None:
+    compile_and_count_hits(tmp_path, "seal")
+    (seal,) = tmp_path.rglob("sealed")
+    seal.write_bytes(b"\xff\xfe")
+    assert compile_and_count_hits(tmp_path) == 0
+
+
+def test_folders_that_no_start_used_for_a_month_are_removed(tmp_path: Path) -> None:
+    old, recent = tmp_path / "old", tmp_path / "recent"
+    for folder in (old, recent):
+        folder.mkdir()
+    os.utime(old, (0, 0))
+    used = use_cache(tmp_path)
+    assert set(tmp_path.iterdir()) == {recent, used}

@@ -8,10 +8,12 @@ import pytest
 import torch
 
 from sapwood_contract.launch import DtypeName
+from sapwood_engine.errors import ConfigError
 from sapwood_engine.kernels.arithmetic import choose_dtype
 from sapwood_engine.kernels.cpu_features import (
     CpuFeatures,
     detect_cpu_features,
+    limited,
     parse_cpuinfo,
     parse_sysctl,
 )
@@ -83,3 +85,19 @@ def test_auto_is_bfloat16_only_where_it_is_native(requested: DtypeName, flags: s
     choice = choose_dtype(requested, x86(flags))
     assert choice.dtype == dtype
     assert choice.reason
+
+
+def test_a_processor_can_pass_for_a_lesser_one() -> None:
+    wide = x86(f"{AVX512} avx512_bf16 avx512_vnni amx_tile amx_bf16")
+    assert limited(wide, "") == wide
+    assert [limited(wide, name).instruction_set for name in ("avx512-bf16", "avx512", "avx2")] == [
+        "AVX512-BF16",
+        "AVX-512",
+        "AVX2",
+    ]
+    assert limited(x86(AVX2), "avx512") == x86(AVX2)
+
+
+def test_an_unknown_limit_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match=r"SAPWOOD_INSTRUCTION_SET.*'avx3'.*avx2, avx512, avx512-bf16"):
+        limited(x86(AVX2), "avx3")

@@ -27,3 +27,13 @@ def test_copies_run_in_order() -> None:
         pool.layers[0][0][page] = page
     pool.copy([PageCopy(0, 1, 4), PageCopy(1, 2, 4)])
     assert bool((pool.layers[0][0] == 0).all())
+
+
+def test_the_largest_value_of_what_was_written_is_found_beside_what_was_not() -> None:
+    pool = tiny_pool(capacity(num_pages=4, page_size=4))
+    for layer in pool.layers:
+        for cache in layer:
+            cache.flatten(0, 1)[:6] = 0.5
+    pool.layers[1][1][1, 1, 0, 3] = -7.0
+    assert pool.largest(6) == 7.0
+    assert pool.largest(5) == 0.5

@@ -1,24 +1,28 @@
-"""Every optimisation switched on and off, over the real executor in float32: the same tokens, greedy and drawn."""
+"""Every optimisation switched on and off, over the real executor: the same tokens, greedy and drawn.
+
+With torch's operators in float32, with the compiled step in 16 bits.
+"""
 
 from __future__ import annotations
 
-import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import pytest
-from support_torch_executor import capacity, tiny_decoder, tiny_executor
+import torch
+from support_compiled_models import WEIGHT_DTYPES, Compiled, compile_decoder
+from support_serving import Observed, drive
+from support_torch_executor import TINY, capacity, tiny_decoder, tiny_executor
 
-from sapwood_engine.core.admission import Accepted, SchedulerConfig
-from sapwood_engine.core.ports import Executor
+from sapwood_engine.core.admission import SchedulerConfig
 from sapwood_engine.core.prefix_cache import PrefixCache
 from sapwood_engine.core.request import Namespace, Request, RequestId, SamplingParams, StopRules
 from sapwood_engine.core.scheduler import Scheduler
-from sapwood_engine.core.step import Admitted, Preempted
-from sapwood_engine.kernels.attention.base import AttentionBackend
 from sapwood_engine.kernels.attention.reference import ReferenceAttention
 from sapwood_engine.kernels.attention.select import select
 from sapwood_engine.kernels.cpu_features import detect_cpu_features
 from sapwood_engine.models.decoder import ComposedModel
+from sapwood_engine.runtime.model_runner import Model
 
 MODEL = tiny_decoder()
 
@@ -39,14 +43,6 @@ ALL_ON = Switches(True, True, True, True, True, True)
 SINGLE = [replace(ALL_OFF, **{name: True}) for name in ("cache", "chunking", "overlap", "batching")]
 WITHOUT = [replace(ALL_ON, **{name: False}) for name in ("cache", "partial_pages", "chunking", "overlap", "batching")]
 PAGE_SIZES = [replace(ALL_ON, page_size=size) for size in (1, 16, 64)]
-
-
-@dataclass(slots=True)
-class Observed:
-    tokens: dict[str, list[int]]
-    num_cached: int = 0
-    num_preempted: int = 0
-    most_rows: int = 0
 
 
 def requests() -> list[Request]:
@@ -84,12 +80,39 @@ def requests() -> list[Request]:
     ]
 
 
-def serve(switches: Switches, attention: AttentionBackend | None = None) -> Observed:
-    """Run all requests to their end."""
+def requests_with_much_in_common() -> list[Request]:
+    """Prompts longer than a part of attention's keys, so that whole parts are shared."""
+    system = tuple((11 * i + 5) % 193 for i in range(300))
+    prompts = [(*system, 3, 4), (*system, 5), system, (*system[:280], 9), (*system, 5, 6, 7), system[:290]]
+    return [
+        Request(
+            RequestId(f"r{i}"),
+            Namespace("m"),
+            prompt,
+            SamplingParams(seed=i, temperature=i % 2),
+            StopRules(12, stop_token_ids=frozenset({11})),
+        )
+        for i, prompt in enumerate(prompts)
+    ]
+
+
+def serve(
+    switches: Switches,
+    model: Model | None = None,
+    *,
+    kv_dtype: torch.dtype = torch.float32,
+    asked: Sequence[Request] | None = None,
+) -> Observed:
+    """Run all requests to their end, over the reference in float32 unless said."""
+    asked = asked or requests()
+    num_tokens = 1280
     # A pool that barely holds two requests makes the scheduler send running ones back.
-    num_tokens = 160 if switches.preemption else 1280
-    limits = capacity(num_pages=num_tokens // switches.page_size, page_size=switches.page_size, max_step_tokens=96)
-    executor = tiny_executor(limits, model=ComposedModel(MODEL, attention or ReferenceAttention()))
+    if switches.preemption:
+        num_tokens = 160 if max(len(request.prompt_ids) for request in asked) < 100 else 640
+    limits = capacity(
+        num_pages=num_tokens // switches.page_size, page_size=switches.page_size, max_step_tokens=96, context=512
+    )
+    executor = tiny_executor(limits, model=model or ComposedModel(MODEL, ReferenceAttention()), kv_dtype=kv_dtype)
     cache = PrefixCache(
         num_pages=limits.num_pages,
         page_size=limits.page_size,
@@ -105,33 +128,9 @@ def serve(switches: Switches, attention: AttentionBackend | None = None) -> Obse
         min_shared_tokens=4,
     )
     try:
-        return _drive(Scheduler(config, limits, cache), executor, overlap=switches.overlap)
+        return drive(Scheduler(config, limits, cache), executor, asked, overlap=switches.overlap)
     finally:
         executor.close()
-
-
-def _drive(scheduler: Scheduler, executor: Executor, *, overlap: bool) -> Observed:
-    observed = Observed({request.request_id: [] for request in requests()})
-    for request in requests():
-        assert isinstance(scheduler.submit(request, 0.0), Accepted)
-    num_in_flight = 0
-    for now in itertools.count(1):
-        if not scheduler.has_work():
-            break
-        plan = scheduler.plan(float(now))
-        if plan is not None:
-            executor.launch(plan)
-            num_in_flight += 1
-            observed.most_rows = max(observed.most_rows, len(plan.seats))
-            for event in plan.events:
-                observed.num_cached += event.num_cached_tokens if isinstance(event, Admitted) else 0
-                observed.num_preempted += isinstance(event, Preempted)
-        if num_in_flight and (not overlap or plan is None or num_in_flight == 2):
-            num_in_flight -= 1
-            for output in scheduler.commit(executor.collect()):
-                observed.tokens[output.request_id] += output.token_ids
-        assert scheduler.check_invariants() == []
-    return observed
 
 
 @pytest.fixture(scope="module")
@@ -171,4 +170,31 @@ def test_compiled_attention_gives_the_same_tokens(
         num_threads=2,
         cache_folder=pytestconfig.cache.mkdir("kernels"),
     )
-    assert serve(switches, choice.make()).tokens == plain.tokens
+    assert serve(switches, ComposedModel(MODEL, choice.make())).tokens == plain.tokens
+
+
+@pytest.fixture(scope="module", params=WEIGHT_DTYPES, ids=str)
+def compiled(request: pytest.FixtureRequest, pytestconfig: pytest.Config) -> Compiled:
+    decoder = tiny_decoder(dtype=request.param)
+    return compile_decoder(decoder, TINY, pytestconfig, max_rows=96)
+
+
+@pytest.fixture(scope="module", params=["short prompts", "much in common"])
+def asked(request: pytest.FixtureRequest) -> list[Request]:
+    return requests() if request.param == "short prompts" else requests_with_much_in_common()
+
+
+@pytest.fixture(scope="module")
+def plainly_compiled(compiled: Compiled, asked: list[Request]) -> Observed:
+    return serve(ALL_OFF, compiled.model, kv_dtype=compiled.kv_dtype, asked=asked)
+
+
+@pytest.mark.parametrize("switches", [ALL_ON, *SINGLE, *WITHOUT, *PAGE_SIZES], ids=str)
+def test_the_compiled_step_gives_exactly_the_same_tokens_in_16_bits(
+    switches: Switches, compiled: Compiled, asked: list[Request], plainly_compiled: Observed
+) -> None:
+    served = serve(switches, compiled.model, kv_dtype=compiled.kv_dtype, asked=asked)
+    assert served.tokens == plainly_compiled.tokens
+    # Otherwise the comparison compares nothing.
+    assert (served.most_rows > 1) is switches.batching
+    assert (served.num_cached > 0) is switches.cache

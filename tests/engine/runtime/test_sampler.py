@@ -1,19 +1,20 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
 from sapwood_engine.core.request import SamplingParams
-from sapwood_engine.core.step import SeatOpened
-from sapwood_engine.runtime.sampler import Sampler, UnusableLogits
+from sapwood_engine.core.step import NO_TOKEN, SeatOpened
+from sapwood_engine.runtime.sampler import Sampler
 
 VOCAB = 40
 
 
 def sampler() -> Sampler:
-    return Sampler(max_seats=4, vocab_size=VOCAB)
+    return Sampler(max_seats=4)
 
 
 def opened(
@@ -32,7 +33,7 @@ def logits(num_rows: int, seed: int = 0) -> torch.Tensor:
 
 
 def draw(s: Sampler, rows: torch.Tensor, seats: list[int], suppress: list[bool] | None = None) -> list[int]:
-    return s.sample(rows, seats, suppress or [False] * len(seats))[0]
+    return s.sample(rows.clone(), seats, suppress or [False] * len(seats)).token_ids
 
 
 GREEDY = SamplingParams(seed=0, temperature=0.0)
@@ -125,8 +126,9 @@ def test_log_probabilities_come_for_those_who_ask_and_ignore_shaping() -> None:
     shaped = SamplingParams(seed=0, temperature=0.0, logit_bias=((9, 100.0),), num_logprobs=2)
     s.open(opened(1, shaped))
     s.open(opened(2, SamplingParams(seed=0, temperature=0.0, num_logprobs=0)))
-    tokens, found = s.sample(rows, [0, 1, 2], [False] * 3)
     expected = torch.log_softmax(rows, dim=-1)
+    drawn = s.sample(rows, [0, 1, 2], [False] * 3)
+    tokens, found = drawn.token_ids, drawn.logprobs
     assert set(found) == {1, 2}
     assert found[1].token_id == tokens[1] == 9
     assert found[1].logprob == pytest.approx(float(expected[1, 9]), abs=1e-5)
@@ -135,20 +137,21 @@ def test_log_probabilities_come_for_those_who_ask_and_ignore_shaping() -> None:
 
 
 @pytest.mark.parametrize("params", [GREEDY, RANDOM])
-def test_unusable_logits_raise_and_move_no_seat(params: SamplingParams) -> None:
+def test_a_row_that_cannot_be_drawn_from_is_named_and_the_others_move_on(params: SamplingParams) -> None:
     s, untouched = sampler(), sampler()
     for one in (s, untouched):
         one.open(opened(0, params))
-        one.open(opened(1, RANDOM))
+        one.open(opened(1, replace(RANDOM, num_logprobs=1), output=(6,)))
     rows = logits(2)
+    wanted = draw(untouched, rows[:1], [0])
     rows[1, 3] = math.nan
-    with pytest.raises(UnusableLogits, match="seat 1"):
-        draw(s, rows, [0, 1])
+    drawn = s.sample(rows, [0, 1], [False, False])
+    assert (drawn.token_ids, drawn.unusable, drawn.logprobs) == ([*wanted, NO_TOKEN], [1], {})
+    assert s.last_tokens[:2].tolist() == [*wanted, 6]
     assert draw(s, logits(2), [0, 1]) == draw(untouched, logits(2), [0, 1])
 
 
-def test_banning_every_token_is_unusable() -> None:
+def test_where_every_token_is_banned_none_is_drawn() -> None:
     s = sampler()
     s.open(opened(0, GREEDY, suppressible=tuple(range(VOCAB))))
-    with pytest.raises(UnusableLogits):
-        draw(s, logits(1), [0], [True])
+    assert s.sample(logits(1), [0], [True]).unusable == [0]

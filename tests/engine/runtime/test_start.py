@@ -95,6 +95,21 @@ def test_a_context_that_the_sliding_window_cut_and_kernels_that_cannot_be_kept_a
     assert str(no_folder) in started.facts["kernels"]
 
 
+@pytest.mark.parametrize(("scale", "kept_as"), [(1.0, "float16"), (1e5, "bfloat16")])
+def test_keys_beyond_float16_are_kept_as_bfloat16(
+    tmp_path: Path, pytestconfig: pytest.Config, scale: float, kept_as: str
+) -> None:
+    model = tiny_model("llama")
+    with torch.no_grad():
+        for layer in model.model.layers:
+            layer.self_attn.v_proj.weight *= scale
+    model.half().save_pretrained(tmp_path)
+    assert pytestconfig.cache is not None
+    started = start(tmp_path, [], pytestconfig.cache.mkdir("kernels"))
+    assert started.facts["KV cache"].startswith(kept_as)
+    assert all(0 <= token < VOCAB_SIZE for token in generate(started, 4))
+
+
 def test_what_cannot_fit_is_refused_before_anything_runs(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--context-length"):
         start(folder, [], tmp_path, context_length=100, kv_tokens=64, attention_backend="reference")

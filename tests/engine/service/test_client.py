@@ -27,11 +27,11 @@ from support_service import (
 
 from sapwood_contract.http import LoadSnapshot
 from sapwood_engine.core.request import SamplingParams
-from sapwood_engine.errors import Draining, GenerationFailed, Overloaded, RequestError
+from sapwood_engine.errors import Draining, GenerationFailed, Overloaded, RequestError, WorkerDied
 from sapwood_engine.service.client import EngineClient, Generation, TextDelta
 from sapwood_engine.service.generation import TokenInfo
 from sapwood_engine.service.ipc import HttpChannel, WorkerChannel
-from sapwood_engine.service.messages import Ready, Submit
+from sapwood_engine.service.messages import Abort, Ready, Submit, ToWorker
 
 
 @pytest.fixture
@@ -231,17 +231,32 @@ async def test_a_drain_without_a_deadline_takes_that_of_the_options() -> None:
             await running
 
 
+async def connected(channel: HttpChannel) -> None:
+    """Wait until the worker's end takes messages: pipes connect in a thread of their own."""
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        while True:
+            try:
+                channel.send(Abort("nobody"))
+            except WorkerDied:
+                await asyncio.sleep(0)
+            else:
+                return
+
+
 async def test_the_worker_is_told_how_long_the_cache_keeps_what_a_call_leaves() -> None:
     channel = HttpChannel()
     worker = WorkerChannel(channel.addresses)
     client = new_client(channel, options())
     client.receive(Ready(small_capacity(), {}, {}))
     try:
+        await connected(channel)
         call = replace(generation(), cache_pin_seconds=60.0)
         running = asyncio.create_task(collect(client, call))
-        await asyncio.sleep(0)
-        assert worker.wait(DEADLINE_SECONDS)
-        (message,) = worker.receive_ready()
+        received: list[ToWorker] = []
+        while not any(isinstance(message, Submit) for message in received):
+            assert await asyncio.to_thread(worker.wait, DEADLINE_SECONDS)
+            received += worker.receive_ready()
+        message = received[-1]
         assert isinstance(message, Submit)
         assert message.request.cache_pin_seconds == 60.0
         running.cancel()

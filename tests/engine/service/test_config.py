@@ -42,6 +42,7 @@ def test_switches_become_booleans_and_values_land_in_their_group() -> None:
         ("max_queued", 0),
         ("max_step_tokens", 0),
         ("chunk_tokens", 0),
+        ("itl_target_seconds", 0.0),
         ("ttft_target_seconds", 0.0),
         ("step_timeout_seconds", 0.0),
         ("drain_seconds", -1.0),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -11,6 +12,7 @@ from support_service import VOCAB_SIZE, options, small_capacity
 
 from sapwood_contract.launch import LaunchOptions
 from sapwood_engine.config import engine_config
+from sapwood_engine.core.prefill_share import LEAST_CHUNK_TOKENS
 from sapwood_engine.core.request import Namespace, Request, RequestId, SamplingParams, StopRules
 from sapwood_engine.core.step import StepPlan, StepResult
 from sapwood_engine.service.engine_loop import EngineLoop
@@ -143,6 +145,28 @@ class Watched(FakeExecutor):
     def collect(self) -> StepResult:
         self._num_in_flight -= 1
         return super().collect()
+
+
+def test_what_is_prefilled_beside_a_stream_keeps_to_the_target_for_its_tokens() -> None:
+    most = {}
+    for target in (0.001, 3600.0):
+        script = run(
+            [[submit("stream", max_tokens=40)], [], [], [], [submit("long", prompt=b"x" * 300), Shutdown()]],
+            executor=FakeExecutor(small_capacity(), seconds_per_token=0.01),
+            launch=options(chunk_tokens=60, itl_target_seconds=target),
+        )
+        steps = [message.step for message in script.sent if isinstance(message, TokenBatch)]
+        most[target] = max(step.num_tokens for step in steps if step is not None and step.kind == "mixed")
+    assert most == {0.001: 1 + LEAST_CHUNK_TOKENS, 3600.0: 1 + 60}
+
+
+def test_a_debug_line_tells_what_a_step_took_beside_what_was_expected(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG, logger="sapwood_engine.service.engine_loop"):
+        run([[submit("r"), Shutdown()]], executor=FakeExecutor(small_capacity(), seconds_per_token=0.01), overlap=False)
+    expected = [vars(record)["predicted_seconds"] for record in caplog.records]
+    assert [vars(record)["seconds"] for record in caplog.records] == [0.08, 0.01, 0.01, 0.01]
+    assert expected[0] == 0.0
+    assert expected[-1] == pytest.approx(0.01, rel=0.1)
 
 
 def test_an_abort_of_an_unknown_or_ended_request_says_nothing() -> None:

@@ -5,6 +5,7 @@ next call works.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -21,7 +22,9 @@ from support_service import (
     small_capacity,
     thread_engine,
 )
+from support_torch_executor import capacity, tiny_executor
 
+from sapwood_engine.core.ports import Executor
 from sapwood_engine.core.request import SamplingParams
 from sapwood_engine.errors import GenerationFailed, SapwoodError, WorkerDied
 from sapwood_engine.service.client import EngineClient, Generation, TextDelta
@@ -106,6 +109,25 @@ async def test_a_step_that_fails_ends_its_calls_with_an_error_and_nothing_else(
     else:
         pytest.fail(f"{MOST_CALLS} steps were not enough for the workload")
     assert num_failed == number
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: FakeExecutor(small_capacity()), lambda: tiny_executor(capacity())], ids=["fake", "torch"]
+)
+async def test_a_call_that_nothing_can_be_drawn_for_ends_alone_and_is_told_why(make: Callable[[], Executor]) -> None:
+    async with thread_engine(executor=make()) as engine:
+        wanted = await attempt(engine.client, calls()[0])
+    executor = make()
+    every_id = frozenset(range(executor.capacity.vocab_size))
+    banned = generation(PROMPTS[0], min_tokens=2, stop_token_ids=every_id, request_id="banned")
+    async with thread_engine(executor=executor) as engine:
+        failed, answer = await asyncio.gather(attempt(engine.client, banned), attempt(engine.client, calls()[0]))
+        load = await settle(engine.client)
+    assert isinstance(failed.error, GenerationFailed)
+    assert "every token is banned" in str(failed.error)
+    assert failed.ids() == []
+    assert (answer.ids(), answer.error) == (wanted.ids(), None)
+    assert (load.num_running, load.kv_active_tokens, load.kv_protected_tokens) == (0, 0, 0)
 
 
 async def test_a_worker_that_cannot_speak_any_more_ends_every_call_with_an_error() -> None:

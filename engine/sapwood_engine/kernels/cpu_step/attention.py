@@ -7,9 +7,11 @@ are products of tiles. Blocks come in parts of PART_KEYS, each with a softmax of
     keys     │ block │ block │ block │ block ‖ block │ …
              └──────────── part 0 ───────────┘ part 1 …
 
-A unit does all parts of its keys, or, where there are few rows and many keys, one of them; then whoever finishes last
-joins them. Either way a row's result is the same to the bit: it depends on its own keys alone, not on what else is in
-the step, how prompts are cut into chunks, or the number of threads.
+A unit does all parts of its keys, or some of them where others do the rest; then whoever finishes last joins them. So
+one sequence keeps several threads busy, and a part that several decoding sequences have in common, because their page
+tables name the same pages, is read once for all of them. `units` divides the work. However it is divided, a row's
+result is the same to the bit: it depends on its own keys alone, not on what else is in the step, how prompts are cut
+into chunks, or the number of threads.
 
 Online softmax: Dao et al. 2022; parts of one sequence's keys: "Flash-Decoding", 2023. Scores carry log2(e).
 """
@@ -23,12 +25,28 @@ from numba import njit
 
 from sapwood_engine.kernels.attention.cpu_kernels import address, locate
 from sapwood_engine.kernels.attention.cpu_vectors import power_of_two
-from sapwood_engine.kernels.compiled import EXACT_INNER, EXACT_OPTIONS
+from sapwood_engine.kernels.compiled import EXACT_INNER
 from sapwood_engine.kernels.cpu_step import rows as row_kernels
 from sapwood_engine.kernels.cpu_step.layout import PANEL
-from sapwood_engine.kernels.cpu_step.pages import fetch, lay_values, transpose_keys
+from sapwood_engine.kernels.cpu_step.pages import copy_bytes, fetch, lay_values, transpose_keys
 from sapwood_engine.kernels.cpu_step.threads import add_atomically
 from sapwood_engine.kernels.cpu_step.tiles import multiply_panel
+from sapwood_engine.kernels.cpu_step.units import (
+    END_PART,
+    FIRST_MEMBER,
+    FIRST_PAGE,
+    FIRST_PART,
+    FIRST_SLOT,
+    FIRST_TOKEN,
+    HEAD,
+    JOIN_HEAD,
+    JOIN_TOKEN,
+    NUM_MEMBERS,
+    NUM_PARTS,
+    NUM_TOKENS,
+    PART_KEYS,
+    POSITION,
+)
 from sapwood_engine.kernels.simd import LANES
 
 add_scaled, keep_row = row_kernels.add_scaled, row_kernels.keep_row
@@ -36,20 +54,7 @@ largest_seen, weigh = row_kernels.largest_seen, row_kernels.weigh
 
 BLOCK = 64
 """Keys a block: panels of it stay in the nearest caches."""
-PART_KEYS = 256
-"""Keys a part: few enough that one sequence alone keeps several threads busy."""
-UNIT_ROWS = 96
-"""Rows that a unit of several tokens aims at: laying out a block is paid once for them."""
-SPLIT_ROWS = 32
-"""Units with more rows are never split into parts: the parts would take more memory than it is worth."""
-UNITS_A_THREAD = 4
-"""With this many whole units a thread the work is even enough without splitting."""
 MASKED = np.float32(-1e30)
-
-UNIT_FIELDS = 9
-FIRST_TOKEN, NUM_TOKENS, FIRST_PAGE, POSITION, HEAD, FIRST_PART, END_PART, SLOT, NUM_SLOTS = range(UNIT_FIELDS)
-"""Columns of a unit: first token; tokens; index of the sequence's first page in ``kv_indices``; position of the first
-token; KV head; parts to compute; where it is split, the first slot and how many there are, else NUM_SLOTS is 1."""
 
 
 class AttentionShape(NamedTuple):
@@ -71,6 +76,8 @@ class AttentionShape(NamedTuple):
 class Workspace(NamedTuple):
     """float32 memory of one thread; of all threads where it has one axis more."""
 
+    queries: Any
+    """[UNIT_ROWS, dim], or half of that as bfloat16: of tokens that do not lie beside each other"""
     keys: Any
     """Panels [BLOCK / PANEL, dim, PANEL]"""
     values: Any
@@ -95,55 +102,23 @@ class Parts(NamedTuple):
     """What units that were split leave for whoever joins them."""
 
     values: Any
-    """float32 [num_slots, SPLIT_ROWS, PANEL * ceil(dim / PANEL)]"""
+    """float32 [num_slots, PANEL * ceil(dim / PANEL)], a slot for each row of each part"""
     maxima: Any
-    """float32 [num_slots, SPLIT_ROWS]"""
+    """float32 [num_slots]"""
     sums: Any
     finished: Any
-    """int64 [num_slots]: at a unit's first slot, how many of its parts are done"""
+    """int64 [num_joins]: how many parts of each are done"""
 
 
-@njit(**EXACT_OPTIONS)
-def list_units(qo_indptr, kv_indptr, kv_last_page_len, page_size, group, num_kv_heads, num_threads, units):  # type: ignore[no-untyped-def]
-    """Fill ``units`` int64 [_, UNIT_FIELDS], the most work first as far as that is cheap to tell.
+class Work(NamedTuple):
+    """What `units.list_units` made of the step."""
 
-    Returns their number and the number of slots; where ``units`` has too few rows, the number needed, and nothing else
-    of it is meant to be used.
-    """
-    step = max(1, UNIT_ROWS // group)
-    whole = 0
-    for s in range(kv_last_page_len.shape[0]):
-        whole += (qo_indptr[s + 1] - qo_indptr[s] + step - 1) // step * num_kv_heads
-    split = whole < UNITS_A_THREAD * num_threads
-    count, num_slots = 0, 0
-    for s in range(kv_last_page_len.shape[0]):
-        begin, end = qo_indptr[s], qo_indptr[s + 1]
-        kv_len = (kv_indptr[s + 1] - kv_indptr[s] - 1) * page_size + kv_last_page_len[s]
-        tiles = (end - begin + step - 1) // step
-        # The last tokens see the most keys.
-        for tile in range(tiles - 1, -1, -1):
-            first = begin + tile * step
-            num_tokens = min(step, end - first)
-            position = kv_len - (end - first)
-            num_parts = (position + num_tokens + PART_KEYS - 1) // PART_KEYS
-            pieces = num_parts if split and num_tokens * group <= SPLIT_ROWS else 1
-            for head in range(num_kv_heads):
-                for piece in range(pieces):
-                    if count < units.shape[0]:
-                        unit = units[count]
-                        unit[FIRST_TOKEN] = first
-                        unit[NUM_TOKENS] = num_tokens
-                        unit[FIRST_PAGE] = kv_indptr[s]
-                        unit[POSITION] = position
-                        unit[HEAD] = head
-                        unit[FIRST_PART] = piece if pieces > 1 else 0
-                        unit[END_PART] = piece + 1 if pieces > 1 else num_parts
-                        unit[SLOT] = num_slots
-                        unit[NUM_SLOTS] = pieces
-                    count += 1
-                if pieces > 1:
-                    num_slots += pieces
-    return count, num_slots
+    units: Any
+    """int64 [_, UNIT_FIELDS]"""
+    joins: Any
+    """int64 [_, JOIN_FIELDS]"""
+    members: Any
+    """int64 [_] indices of joins"""
 
 
 @njit(**EXACT_INNER)
@@ -234,24 +209,66 @@ def join(dim, num_rows, maxima, sums, values, space):  # type: ignore[no-untyped
 
 
 @njit(**EXACT_INNER)
-def finish(x_tag, shape, unit, out, space):  # type: ignore[no-untyped-def]
+def finish(x_tag, shape, first_token, num_tokens, head, out, space):  # type: ignore[no-untyped-def]
     """Divide the total by its sums and write it to the tokens' heads."""
     dim, group = shape.dim, shape.group
     width = (dim + PANEL - 1) // PANEL * PANEL
-    for r in range(unit[NUM_TOKENS] * group):
-        token, head = unit[FIRST_TOKEN] + r // group, unit[HEAD] * group + r % group
-        to = out + token * shape.out_token + head * dim * x_tag.itemsize
+    for r in range(num_tokens * group):
+        to = out + (first_token + r // group) * shape.out_token + (head * group + r % group) * dim * x_tag.itemsize
         keep_row(x_tag, to, address(space.total) + r * width * 4, dim, np.float32(1) / space.sums[1, r])
 
 
 @njit(**EXACT_INNER)
-def attend_unit(x_tag, kv_tag, shape, unit, kv_indices, q, k, v, out, space, parts):  # type: ignore[no-untyped-def]
+def gather_queries(x_tag, shape, unit, work, q, space):  # type: ignore[no-untyped-def]
+    """Bring the queries of the unit's members together; ``q``: the address of the head's."""
+    row_bytes = shape.dim * x_tag.itemsize
+    for m in range(unit[NUM_MEMBERS]):
+        token = work.joins[work.members[unit[FIRST_MEMBER] + m], JOIN_TOKEN]
+        source = q + token * shape.group * row_bytes
+        to = address(space.queries) + m * shape.group * row_bytes
+        copy_bytes(to, source, shape.group * row_bytes)
+
+
+@njit(**EXACT_INNER)
+def leave_part(x_tag, shape, unit, work, part, out, space, parts):  # type: ignore[no-untyped-def]
+    """Leave a part's rows to the unit's members; join the parts of those that have all of theirs now."""
+    width = (shape.dim + PANEL - 1) // PANEL * PANEL
+    num_rows = unit[NUM_TOKENS] * shape.group // unit[NUM_MEMBERS]
+    for m in range(unit[NUM_MEMBERS]):
+        number = work.members[unit[FIRST_MEMBER] + m]
+        join_ = work.joins[number]
+        slot, row = join_[FIRST_SLOT] + part * num_rows, m * num_rows
+        for r in range(num_rows):
+            parts.maxima[slot + r] = space.maxima[0, row + r]
+            parts.sums[slot + r] = space.sums[0, row + r]
+        copy_bytes(
+            address(parts.values) + slot * width * 4, address(space.part) + row * width * 4, num_rows * width * 4
+        )
+        if add_atomically(address(parts.finished) + number * 8, 1) < join_[NUM_PARTS] - 1:
+            continue
+        parts.finished[number] = 0
+        forget(1, num_rows, space.total, space)
+        for p in range(join_[NUM_PARTS]):
+            slot = join_[FIRST_SLOT] + p * num_rows
+            values = address(parts.values) + slot * width * 4
+            join(shape.dim, num_rows, parts.maxima[slot:], parts.sums[slot:], values, space)
+        finish(x_tag, shape, join_[JOIN_TOKEN], num_rows // shape.group, join_[JOIN_HEAD], out, space)
+
+
+@njit(**EXACT_INNER)
+def attend_unit(x_tag, kv_tag, shape, unit, work, kv_indices, q, k, v, out, space, parts):  # type: ignore[no-untyped-def]
     """Do one unit: ``q``, ``k``, ``v`` and ``out`` are addresses of the layer's."""
     num_rows = unit[NUM_TOKENS] * shape.group
     num_keys = unit[POSITION] + unit[NUM_TOKENS]
-    queries = q + unit[HEAD] * shape.q_head + unit[FIRST_TOKEN] * shape.group * shape.dim * x_tag.itemsize
+    q_head = q + unit[HEAD] * shape.q_head
+    queries = q_head + unit[FIRST_TOKEN] * shape.group * shape.dim * x_tag.itemsize
+    if unit[NUM_MEMBERS] > 1:
+        gather_queries(x_tag, shape, unit, work, q_head, space)
+        queries = address(space.queries)
     k_head, v_head = k + unit[HEAD] * shape.kv_head, v + unit[HEAD] * shape.kv_head
-    forget(1, num_rows, space.total, space)
+    whole = unit[NUM_MEMBERS] == 0
+    if whole:
+        forget(1, num_rows, space.total, space)
     for part in range(unit[FIRST_PART], unit[END_PART]):
         forget(0, num_rows, space.part, space)
         begin = part * PART_KEYS
@@ -263,19 +280,9 @@ def attend_unit(x_tag, kv_tag, shape, unit, kv_indices, q, k, v, out, space, par
             fetch_block(kv_tag, shape, k_head, v_head, next_, min(next_ + BLOCK, in_part), space)
             lay_block(x_tag, kv_tag, shape, k_head, v_head, first, in_block, space)
             attend_block(x_tag, shape, unit, queries, begin + first, in_block, space)
-        if unit[NUM_SLOTS] == 1:
+        if whole:
             join(shape.dim, num_rows, space.maxima[0], space.sums[0], address(space.part), space)
-    if unit[NUM_SLOTS] == 1:
-        finish(x_tag, shape, unit, out, space)
-        return
-    slot = unit[SLOT] + unit[FIRST_PART]
-    size = num_rows * ((shape.dim + PANEL - 1) // PANEL * PANEL)
-    parts.values[slot, :size] = space.part[:size]
-    parts.maxima[slot, :num_rows] = space.maxima[0, :num_rows]
-    parts.sums[slot, :num_rows] = space.sums[0, :num_rows]
-    if add_atomically(address(parts.finished) + unit[SLOT] * 8, 1) < unit[NUM_SLOTS] - 1:
-        return
-    parts.finished[unit[SLOT]] = 0
-    for slot in range(unit[SLOT], unit[SLOT] + unit[NUM_SLOTS]):
-        join(shape.dim, num_rows, parts.maxima[slot], parts.sums[slot], address(parts.values[slot]), space)
-    finish(x_tag, shape, unit, out, space)
+        else:
+            leave_part(x_tag, shape, unit, work, part, out, space, parts)
+    if whole:
+        finish(x_tag, shape, unit[FIRST_TOKEN], unit[NUM_TOKENS], unit[HEAD], out, space)

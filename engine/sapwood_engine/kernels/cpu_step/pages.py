@@ -36,6 +36,26 @@ def fetch(typing_context, source, size):  # type: ignore[no-untyped-def]
 
 
 @intrinsic
+def copy_bytes(typing_context, out, source, size):  # type: ignore[no-untyped-def]
+    """Copy ``size`` bytes, a multiple of 16, between places that do not overlap."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        out, source, size = arguments
+        words = builder.sdiv(size, const(4))
+
+        def body(index: Any, lanes: int) -> None:
+            at = builder.mul(index, const(4))
+            vector = ir.VectorType(I32, lanes)
+            loaded = builder.load(simd.pointer(builder, builder.add(source, at), 0, vector), align=4)
+            builder.store(loaded, simd.pointer(builder, builder.add(out, at), 0, vector), align=4)
+
+        simd.for_lanes(builder, words, body)
+        return context.get_dummy_value()
+
+    return types.void(_INT, _INT, _INT), generate
+
+
+@intrinsic
 def transpose_keys(typing_context, x_tag, kv_tag, out, source, rows, dim):  # type: ignore[no-untyped-def]
     """Columns 0 … LANES - 1 of a panel, ``out`` the first, from LANES keys of ``dim`` elements, an even number."""
     pairs = x_tag.dtype == types.uint16

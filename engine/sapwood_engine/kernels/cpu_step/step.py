@@ -105,7 +105,7 @@ class Buffers(NamedTuple):
     panel: int
     """[threads, ROWS_AT_ONCE, PANEL]"""
     barrier: int
-    """int64: a counter, 0 before the step"""
+    """int64 [3] zeros before the step, see `threads.wait_for`"""
     next_unit: int
     """int64 [num_layers] counters, 0 before the step"""
 
@@ -123,8 +123,7 @@ class Batch(NamedTuple):
     sin: int
     kv_indices: Any
     """int32, as in `attention.base`"""
-    units: Any
-    """int64 [num_units, UNIT_FIELDS]"""
+    num_units: int
     wanted: Any
     """int64 [num_wanted] rows whose final state is wanted"""
     out: int
@@ -222,6 +221,7 @@ def place_token(x_tag, kv_tag, model, shape, layer, buffers, batch, m):  # type:
 def of_thread(space, t):  # type: ignore[no-untyped-def]
     """One thread's part of a `Workspace`."""
     return Workspace(
+        space.queries[t],
         space.keys[t],
         space.values[t],
         space.scores[t],
@@ -249,7 +249,7 @@ def normed_for(x_tag, model, buffers, rows, weight, t, num_threads, waited):  # 
 
 
 @njit(**EXACT_INNER)
-def walk(x_tag, w_tag, kv_tag, model, shape, layers, buffers, batch, t, num_threads, space, parts):  # type: ignore[no-untyped-def]
+def walk(x_tag, w_tag, kv_tag, model, shape, layers, buffers, batch, work, t, num_threads, space, parts):  # type: ignore[no-untyped-def]
     """Thread ``t``'s part of the step."""
     rows, hidden = batch.num_rows, model.hidden
     x_bytes, act = model.hidden_width * 4, x_tag.itemsize
@@ -279,10 +279,10 @@ def walk(x_tag, w_tag, kv_tag, model, shape, layers, buffers, batch, t, num_thre
         wait_for(buffers.barrier, waited)
         while True:
             u = add_atomically(buffers.next_unit + number * 8, 1)
-            if u >= batch.units.shape[0]:
+            if u >= batch.num_units:
                 break
             attend_unit(
-                x_tag, kv_tag, shape, batch.units[u], batch.kv_indices, buffers.queries, layer[K_PAGES],
+                x_tag, kv_tag, shape, work.units[u], work, batch.kv_indices, buffers.queries, layer[K_PAGES],
                 layer[V_PAGES], buffers.attended, space, parts,
             )  # fmt: skip
         waited += num_threads
@@ -317,14 +317,16 @@ _FLOATS = np.empty(0, np.float32)
 
 
 @njit(parallel=True, **EXACT_OPTIONS)
-def run_step(x_tag, w_tag, kv_tag, num_threads, model, shape, layers, buffers, batch, space, parts):  # type: ignore[no-untyped-def]
+def run_step(x_tag, w_tag, kv_tag, num_threads, model, shape, layers, buffers, batch, work, space, parts):  # type: ignore[no-untyped-def]
     """Compute ``batch``: write K and V to the pages and the wanted final states, after the norm, to ``batch.out``.
 
     ``x_tag``, ``w_tag``, ``kv_tag``: arrays whose dtypes name the elements of activations, weights and pages.
     ``num_threads`` threads must be had at once: they wait for each other.
     """
     for t in prange(num_threads):
-        walk(x_tag, w_tag, kv_tag, model, shape, layers, buffers, batch, t, num_threads, of_thread(space, t), parts)
+        walk(
+            x_tag, w_tag, kv_tag, model, shape, layers, buffers, batch, work, t, num_threads, of_thread(space, t), parts
+        )
 
 
 @njit(parallel=True, **EXACT_OPTIONS)
