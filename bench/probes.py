@@ -18,9 +18,10 @@ from numba import njit, prange, types
 from sapwood_engine.checkpoint.spec import ModelSpec
 from sapwood_engine.kernels.compiled import EXACT_INNER, EXACT_OPTIONS, use_threads
 from sapwood_engine.kernels.cpu_step.layout import PANEL, padded
-from sapwood_engine.kernels.cpu_step.step import ONE_ROW_AHEAD, ROWS_AT_ONCE, multiply, share
+from sapwood_engine.kernels.cpu_step.step import ROWS_AT_ONCE, multiply, share
 from sapwood_engine.kernels.cpu_step.threads import wait_for
 from sapwood_engine.kernels.cpu_step.tiles import MOST_ROWS, multiply_panel, multiply_tile
+from sapwood_engine.kernels.cpu_step.weights import ONE_ROW_AHEAD
 from sapwood_engine.kernels.simd import BF16_DOT, I64, LANES, TAGS, cgutils, const, intrinsic, pointer, prefetch
 
 ACTIVATIONS = torch.bfloat16 if BF16_DOT else torch.float32
@@ -211,7 +212,7 @@ def run_hot_tiles(x_tag, w_tag, num_threads, x, panels, y, depth, repeats):  # t
         of, panel = x + t * MOST_ROWS * depth * x_tag.itemsize, panels + t * depth * PANEL * w_tag.itemsize
         to = y + t * 2 * MOST_ROWS * PANEL * 4
         for _ in range(repeats):
-            multiply_tile(x_tag, w_tag, MOST_ROWS, of, depth * x_tag.itemsize, panel, depth, 0, 0, 0, to, PANEL * 4)
+            multiply_tile(x_tag, w_tag, MOST_ROWS, of, depth * x_tag.itemsize, panel, depth, 0, 0, 0, 0, to, PANEL * 4)
 
 
 @njit(**EXACT_INNER)
@@ -223,7 +224,7 @@ def _multiply_into_scratch(x_tag, w_tag, x, rows, weight, depth, scratch, begin,
         count = min(ROWS_AT_ONCE, rows - first)
         for p in range(begin, end):
             of, panel = x + first * x_bytes, weight + p * panel_bytes
-            multiply_panel(x_tag, w_tag, of, x_bytes, count, panel, depth, ahead, 0, 0, scratch, PANEL * 4)
+            multiply_panel(x_tag, w_tag, of, x_bytes, count, panel, depth, ahead, 0, 0, 0, scratch, PANEL * 4)
 
 
 @njit(parallel=True, **EXACT_OPTIONS)
@@ -244,6 +245,6 @@ def multiply_all(x_tag, w_tag, num_threads, table, x, y, scratch, barrier):  # t
             else:
                 init = y if target == ADDED else 0
                 x_bytes, y_bytes = depth * x_tag.itemsize, num_panels * PANEL * 4
-                multiply(x_tag, w_tag, x, x_bytes, rows, weight, depth, init, y, y_bytes, begin, end)
+                multiply(x_tag, w_tag, x, x_bytes, rows, weight, depth, 0, init, y, y_bytes, begin, end)
             waited += num_threads
             wait_for(barrier, waited)

@@ -15,6 +15,7 @@ from sapwood_contract.launch import (
     DtypeName,
     EvictionPolicyName,
     LaunchOptions,
+    QuantizationName,
     SamplingDefaultsName,
     SchedulerPolicy,
     ThreadBindingName,
@@ -32,6 +33,7 @@ class ModelSettings:
     served_name: str | None
     """None: the model's own name."""
     dtype: DtypeName
+    quantization: QuantizationName
     attention_backend: AttentionBackendName
     cpu_step: CpuStepName
     thread_binding: ThreadBindingName
@@ -142,6 +144,7 @@ def engine_config(options: LaunchOptions) -> EngineConfig:
             source=options.model,
             served_name=options.served_model_name,
             dtype=options.dtype,
+            quantization=options.quantization,
             attention_backend=options.attention_backend,
             cpu_step=options.cpu_step,
             thread_binding=options.thread_binding,

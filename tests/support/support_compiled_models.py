@@ -38,6 +38,7 @@ def compile_decoder(
     num_threads: int = 2,
     max_rows: int = MAX_ROWS,
     max_logits: int = 8,
+    int8: bool = False,
 ) -> Compiled:
     """Take the weights out of ``decoder``; compiled functions are kept in pytest's cache."""
     assert config.cache is not None
@@ -45,7 +46,7 @@ def compile_decoder(
     # The folder for compiled kernels had to be set first.
     from sapwood_engine.models.compiled import CompiledDecoder  # noqa: PLC0415
 
-    model = CompiledDecoder(decoder, spec, max_rows=max_rows, max_logits=max_logits, num_threads=num_threads)
+    model = CompiledDecoder(decoder, spec, max_rows=max_rows, max_logits=max_logits, num_threads=num_threads, int8=int8)
     in_pairs = model.activations == torch.bfloat16
     return Compiled(model, spec, torch.bfloat16 if in_pairs else torch.float16)
 

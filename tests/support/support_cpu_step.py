@@ -11,6 +11,7 @@ from numba import njit
 from sapwood_engine.kernels.compiled import EXACT_OPTIONS
 from sapwood_engine.kernels.cpu_step import pages, rows
 from sapwood_engine.kernels.cpu_step.tiles import multiply_panel as _multiply_panel
+from sapwood_engine.kernels.cpu_step.weights import multiply_weight as _multiply_weight
 from sapwood_engine.kernels.simd import BF16_DOT
 
 PRODUCTS = (
@@ -31,7 +32,13 @@ _copy_bytes, _lay_values, _transpose_keys = pages.copy_bytes, pages.lay_values, 
 @njit(**EXACT_OPTIONS)
 def multiply_panel(x_tag, w_tag, x, x_stride, num_rows, panel, depth, init, init_stride, y, y_stride):  # type: ignore[no-untyped-def]
     """See `tiles.multiply_panel`."""
-    _multiply_panel(x_tag, w_tag, x, x_stride, num_rows, panel, depth, 0, init, init_stride, y, y_stride)
+    _multiply_panel(x_tag, w_tag, x, x_stride, num_rows, panel, depth, 0, 0, init, init_stride, y, y_stride)
+
+
+@njit(**EXACT_OPTIONS)
+def multiply_weight(x_tag, w_tag, x, x_stride, num_rows, panel, depth, wide, init, init_stride, y, y_stride):  # type: ignore[no-untyped-def]
+    """See `weights.multiply_weight`."""
+    _multiply_weight(x_tag, w_tag, x, x_stride, num_rows, panel, depth, wide, init, init_stride, y, y_stride)
 
 
 @njit(**EXACT_OPTIONS)

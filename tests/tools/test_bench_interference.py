@@ -19,7 +19,7 @@ class FakeClient:
     async def complete(self, prompt: str, max_tokens: int) -> Answer | Failure:
         self.asked.append((prompt, max_tokens))
         self.busy.append(bool(psutil.Process().children()))
-        return Answer("x", 0.0, 1.0, 3.0, len(prompt), max_tokens, 0, 0.25)
+        return Answer("x", 0.0, 1.0, 3.0, len(prompt), max_tokens, 0, (0.25,))
 
 
 class FailingClient:

@@ -2,7 +2,7 @@
 
 Emitters take an ``IRBuilder`` and values, and return values. An address is an int64 of bytes. Element types have a
 numba name: ``float32``; ``uint16`` for the bits of bfloat16; ``int16`` for the bits of float16 (numba has no 16-bit
-floats on CPUs).
+floats on CPUs); ``int8``, which is only read.
 """
 
 from __future__ import annotations
@@ -35,12 +35,13 @@ TAGS = {
     torch.float32: np.empty(0, np.float32),
     torch.bfloat16: np.empty(0, np.uint16),
     torch.float16: np.empty(0, np.int16),
+    torch.int8: np.empty(0, np.int8),
 }
 """What tells an intrinsic the element type at an address: an empty array of its stand-in."""
 
 FLOAT, HALF, I16, I32, I64 = ir.FloatType(), ir.HalfType(), ir.IntType(16), ir.IntType(32), ir.IntType(64)
 I8 = ir.IntType(8)
-ELEMENT_BYTES = {types.float32: 4, types.uint16: 2, types.int16: 2}
+ELEMENT_BYTES = {types.float32: 4, types.uint16: 2, types.int16: 2, types.int8: 1}
 
 
 class _BFloat(ir.Type):  # type: ignore[misc]  # llvmlite publishes no types
@@ -127,6 +128,8 @@ def load(builder: Any, address: Any, offset: int, element: Any, lanes: int) -> A
         return raw(FLOAT)
     if element == types.int16:
         return builder.fpext(raw(HALF), floats(lanes))
+    if element == types.int8:
+        return builder.sitofp(raw(I8), floats(lanes))
     integers = ir.VectorType(I32, lanes)
     shifted = builder.shl(builder.zext(raw(I16), integers), ir.Constant(integers, [16] * lanes))
     return builder.bitcast(shifted, floats(lanes))

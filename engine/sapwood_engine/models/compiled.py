@@ -58,11 +58,13 @@ class CompiledDecoder:
         max_logits: int,
         num_threads: int,
         bind_threads: bool = False,
+        int8: bool = False,
     ) -> None:
         """Take the weights out of ``decoder``, which cannot compute afterwards; `hindrance` must be None.
 
         ``max_rows``: most tokens of a step; ``max_logits``: rows of `logits` that memory is kept for; ``num_threads``
-        and ``bind_threads`` as in `models.crew`.
+        and ``bind_threads`` as in `models.crew`. ``int8`` quantises all matrices, a vocabulary matrix that is the
+        embedding too among them; an embedding of its own stays as it is.
         """
         dtype = decoder.embedding.weight.dtype
         self._spec = spec
@@ -70,9 +72,9 @@ class CompiledDecoder:
         self._crew = Crew(num_threads, bind=bind_threads)
         self._rotary = decoder.rotary
         self._norm: RmsNorm = decoder.norm
-        self.activations = torch.bfloat16 if BF16_DOT and dtype == torch.bfloat16 else torch.float32
+        in_pairs = BF16_DOT and (int8 or dtype == torch.bfloat16)
+        self.activations = torch.bfloat16 if in_pairs else torch.float32
         """What is multiplied with the weights; everything else is float32."""
-        self._weights_tag = TAGS[dtype]
         self._model = model_shape(spec)
         self._memory = StepMemory(
             self._model,
@@ -83,13 +85,15 @@ class CompiledDecoder:
             max_rows=max_rows,
             num_threads=self._crew.size.most,
         )
-        self._head = pack(decoder.head.weight)
+        self._head = pack(decoder.head.weight, int8=int8)
+        self._weights_tag = TAGS[self._head.panels.dtype]
         self._embedding = decoder.embedding if not spec.tied_embeddings else None
         for weight in (decoder.head.weight, *(() if self._embedding else (decoder.embedding.weight,))):
             weight.set_()
         self._table = np.zeros((spec.num_layers, step.LAYER_FIELDS), np.int64)
         self._kept = [
-            _fill_layer(row, block, self._model) for row, block in zip(self._table, decoder.blocks, strict=True)
+            _fill_layer(row, block, self._model, int8=int8)
+            for row, block in zip(self._table, decoder.blocks, strict=True)
         ]
         self._pages_of: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._logits = torch.zeros(max_logits, self._head.num_panels * PANEL)
@@ -156,6 +160,7 @@ class CompiledDecoder:
             self._head.panels.data_ptr(),
             self._logits.shape[1],
             self._logits_scratch.data_ptr(),
+            self._memory.buffers.wide,
             self._logits.data_ptr(),
         )
         return self._logits[:rows, : self._head.num_columns]
@@ -209,7 +214,7 @@ def model_shape(spec: ModelSpec) -> step.ModelShape:
     )
 
 
-def _fill_layer(row: npt.NDArray[np.int64], block: Block, model: step.ModelShape) -> list[torch.Tensor]:
+def _fill_layer(row: npt.NDArray[np.int64], block: Block, model: step.ModelShape, *, int8: bool) -> list[torch.Tensor]:
     """Pack a block's matrices into ``row`` of the layer table; return the tensors to keep alive."""
     kept: list[torch.Tensor] = []
 
@@ -221,7 +226,7 @@ def _fill_layer(row: npt.NDArray[np.int64], block: Block, model: step.ModelShape
         linear: Linear, weight: int, bias: int, depth: int, order: Callable[[torch.Tensor], torch.Tensor] | None = None
     ) -> None:
         matrix = linear.weight if order is None else order(linear.weight)
-        put(weight, pack(matrix, depth=depth).panels)
+        put(weight, pack(matrix, depth=depth, int8=int8).panels)
         if linear.bias is not None:
             column = linear.bias[:, None]
             column = column if order is None else order(column)

@@ -28,6 +28,7 @@ class StepMemory:
         """``max_rows``: most tokens of a step."""
         own_rows = num_threads * step.OWN_NORM_ROWS
         query_size = model.heads * dim
+        deepest = max(model.hidden, query_size, model.inner)
         self._tensors = {
             "x": torch.zeros(max_rows, model.hidden_width),
             "normed": torch.zeros(own_rows + max_rows, model.hidden_width, dtype=activations),
@@ -36,10 +37,12 @@ class StepMemory:
             "attended": torch.zeros(max_rows, query_size, dtype=activations),
             "gated": torch.zeros(max_rows, model.inner, dtype=activations),
             "panel": torch.zeros(num_threads, step.ROWS_AT_ONCE, PANEL),
+            "wide": torch.zeros(num_threads, deepest, PANEL, dtype=activations),
             "barrier": torch.zeros(3, dtype=torch.int64),
             "next_unit": torch.zeros(num_layers, dtype=torch.int64),
         }
-        self.buffers = step.Buffers(**{name: tensor.data_ptr() for name, tensor in self._tensors.items()})
+        addresses = {name: tensor.data_ptr() for name, tensor in self._tensors.items()}
+        self.buffers = step.Buffers(**addresses, wide_bytes=self._tensors["wide"][0].nbytes)
         self.space = _workspace(model.heads // num_kv_heads, dim, num_threads)
         self.work = _make_work(64)
         self.parts = self._make_parts(0, 0, dim)

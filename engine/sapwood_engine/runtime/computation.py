@@ -54,6 +54,9 @@ def build_computation(
     hindrance = step_hindrance(config, spec, dtype, features, kernel_cache)
     if hindrance is None:
         return _compiled(config, spec, features, dtype, load=load, num_threads=num_threads)
+    if config.model.quantization != "none":
+        fix = f"only the compiled step has it, which cannot run here ({hindrance}): leave the option out"
+        raise ConfigError("--quantization", config.model.quantization, fix)
     if config.model.cpu_step == "on":
         raise ConfigError("--cpu-step", "on", f"it cannot run here ({hindrance}): take auto")
     return _composed(config, spec, features, hindrance, load=load, num_threads=num_threads, kernel_cache=kernel_cache)
@@ -97,6 +100,7 @@ def _compiled(
 ) -> Computation:
     from sapwood_engine.models.compiled import CompiledDecoder  # noqa: PLC0415  # as above
 
+    int8 = config.model.quantization == "int8"
     model = CompiledDecoder(
         load(dtype),
         spec,
@@ -104,7 +108,9 @@ def _compiled(
         max_logits=config.scheduler.max_running,
         num_threads=num_threads,
         bind_threads=config.model.thread_binding == "auto",
+        int8=int8,
     )
+    weights = "int8 weights (quantised at load)" if int8 else f"{_name(dtype)} weights"
     in_pairs = model.activations == torch.bfloat16
     return Computation(
         model=model,
@@ -114,7 +120,7 @@ def _compiled(
         torch_threads=1,  # threads of its own would only get in the way of the step's
         facts={
             "step": f"compiled for {features.instruction_set}",
-            "arithmetic": f"{_name(dtype)} weights, products of {_name(model.activations)} summed in float32",
+            "arithmetic": f"{weights}, products of {_name(model.activations)} summed in float32",
         },
     )
 

@@ -32,8 +32,13 @@ class Answer:
     num_output_tokens: int
     num_cached_tokens: int | None
     """None: the server does not say."""
-    longest_gap_seconds: float = 0.0
-    """Between two events that brought tokens; 0 where all came in one."""
+    gaps_seconds: tuple[float, ...] = ()
+    """Between the events that brought tokens; none where all came in one."""
+
+    @property
+    def longest_gap_seconds(self) -> float:
+        """0 where all came in one event."""
+        return max(self.gaps_seconds, default=0.0)
 
     @property
     def ttft_seconds(self) -> float:
@@ -62,7 +67,7 @@ class _Stream:
     opened_at: float | None = None
     first_text_at: float | None = None
     last_at: float | None = None
-    longest_gap_seconds: float = 0.0
+    gaps_seconds: list[float] = field(default_factory=list)
     usage: dict[str, Any] | None = None
 
     def take(self, event: dict[str, Any], now: float) -> None:
@@ -71,7 +76,8 @@ class _Stream:
             self.usage = event["usage"]
         for choice in event.get("choices") or ():
             self.opened_at = now if self.opened_at is None else self.opened_at
-            self.longest_gap_seconds = max(self.longest_gap_seconds, now - (self.last_at or now))
+            if self.last_at is not None:
+                self.gaps_seconds.append(now - self.last_at)
             self.last_at = now
             if choice.get("text"):
                 self.text.append(choice["text"])
@@ -132,7 +138,7 @@ def _judge(stream: _Stream, sent_at: float, max_tokens: int) -> Answer | Failure
         num_prompt_tokens=usage["prompt_tokens"],
         num_output_tokens=usage["completion_tokens"],
         num_cached_tokens=(usage.get("prompt_tokens_details") or {}).get("cached_tokens"),
-        longest_gap_seconds=stream.longest_gap_seconds,
+        gaps_seconds=tuple(stream.gaps_seconds),
     )
 
 

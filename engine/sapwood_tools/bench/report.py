@@ -26,8 +26,9 @@ class Summary:
     seconds: float
     output_tokens_per_second: float
     ttft_p50_seconds: float
-    ttft_p90_seconds: float
+    ttft_p95_seconds: float
     tpot_p50_seconds: float
+    itl_p95_seconds: float
     num_prompt_tokens: int
     num_output_tokens: int
     num_cached_tokens: int | None
@@ -59,8 +60,9 @@ def summarise(server: str, outcome: Outcome, cpu: CpuUse | None) -> Summary:
         seconds=outcome.seconds,
         output_tokens_per_second=num_output_tokens / outcome.seconds,
         ttft_p50_seconds=percentile(ttft, 0.5),
-        ttft_p90_seconds=percentile(ttft, 0.9),
+        ttft_p95_seconds=percentile(ttft, 0.95),
         tpot_p50_seconds=percentile(tpot, 0.5),
+        itl_p95_seconds=percentile([gap for answer in answers for gap in answer.gaps_seconds], 0.95),
         num_prompt_tokens=sum(answer.num_prompt_tokens for answer in answers),
         num_output_tokens=num_output_tokens,
         num_cached_tokens=sum(cached) if cached else None,
@@ -126,8 +128,9 @@ def table(summaries: Sequence[Summary]) -> str:
         "seconds",
         "tok/s",
         "TTFT p50",
-        "p90 ms",
+        "p95 ms",
         "TPOT ms",
+        "ITL p95",
         "cached",
         "failed",
         "foreign",
@@ -139,8 +142,9 @@ def table(summaries: Sequence[Summary]) -> str:
             f"{run.seconds:.2f}",
             f"{run.output_tokens_per_second:.1f}",
             f"{run.ttft_p50_seconds * 1e3:.0f}",
-            f"{run.ttft_p90_seconds * 1e3:.0f}",
+            f"{run.ttft_p95_seconds * 1e3:.0f}",
             f"{run.tpot_p50_seconds * 1e3:.2f}",
+            f"{run.itl_p95_seconds * 1e3:.1f}",
             "?" if run.num_cached_tokens is None else f"{run.num_cached_tokens}/{run.num_prompt_tokens}",
             str(run.num_failures),
             "?" if run.cpu is None else f"{run.cpu.foreign_cores + run.cpu.stolen_cores:.2f}",

@@ -163,7 +163,7 @@ def attend_block(x_tag, shape, unit, q, key, num_keys, space):  # type: ignore[n
     for c in range(0, num_keys, PANEL):
         panel = address(space.keys) + c // PANEL * (dim // pair * 4 * PANEL)
         of, to = q + first * dim * element, scores + (first * BLOCK + c) * 4
-        multiply_panel(x_tag, x_tag, of, dim * element, num_rows - first, panel, dim, 0, 0, 0, to, BLOCK * 4)
+        multiply_panel(x_tag, x_tag, of, dim * element, num_rows - first, panel, dim, 0, 0, 0, 0, to, BLOCK * 4)
     depth = (num_keys + 1) // 2 * 2
     width = (dim + PANEL - 1) // PANEL * PANEL
     for r in range(first, num_rows):
@@ -181,7 +181,7 @@ def attend_block(x_tag, shape, unit, q, key, num_keys, space):  # type: ignore[n
         panel = address(space.values) + c // PANEL * (BLOCK // pair * 4 * PANEL)
         of, to = weights + first * BLOCK * element, part + (first * width + c) * 4
         multiply_panel(
-            x_tag, x_tag, of, BLOCK * element, num_rows - first, panel, depth, 0, to, width * 4, to, width * 4
+            x_tag, x_tag, of, BLOCK * element, num_rows - first, panel, depth, 0, 0, to, width * 4, to, width * 4
         )
 
 

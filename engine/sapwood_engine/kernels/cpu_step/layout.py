@@ -14,7 +14,8 @@ its low half and column ``LANES + j`` in its high half: one shift and one mask g
 
     halves    depth 0: │ c0 c16 │ c1 c17 │ …    depth 1: │ …
 
-float16 is widened by an instruction of its own and lies in the order of the columns.
+float16 and int8 are widened by instructions of their own and lie in the order of the columns. An int8 weight stands for
+itself times its column's scale, and a panel of them ends with its PANEL scales, float32.
 
 Columns and depths that a weight does not have are zeros: no tile needs a mask, and what is multiplied with them is 0.
 """
@@ -31,6 +32,8 @@ PANEL = 2 * LANES
 """Columns of a panel."""
 DEPTH_MULTIPLE = 2
 """Depths are padded to this, so that pairs are whole."""
+MOST_INT8 = 127
+SCALE_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +41,7 @@ class Packed:
     """One weight in panels."""
 
     panels: torch.Tensor
-    """[num_panels, depth, PANEL] elements of 16 bits in one of the orders above, flat"""
+    """[num_panels, bytes of a panel as above / element size]: bfloat16, float16 or int8"""
     num_columns: int
     """Of the weight, without padding"""
     num_panels: int
@@ -51,15 +54,17 @@ def padded(size: int, multiple: int) -> int:
     return -(-size // multiple) * multiple
 
 
-def pack(weight: torch.Tensor, *, depth: int | None = None) -> Packed:
+def pack(weight: torch.Tensor, *, depth: int | None = None, int8: bool = False) -> Packed:
     """Lay ``weight`` [num_columns, depth], bfloat16 or float16, out in panels; a new tensor.
 
-    ``depth`` is what the activations are padded to, at least the weight's.
+    ``depth`` is what the activations are padded to, at least the weight's. With ``int8`` every column is divided by
+    a 127th of its largest magnitude and rounded to nearest.
     """
     columns, own_depth = weight.shape
     depth = padded(depth or own_depth, DEPTH_MULTIPLE)
     num_panels = padded(columns, PANEL) // PANEL
-    out = torch.zeros(num_panels, depth * PANEL, dtype=weight.dtype)
+    dtype, behind = (torch.int8, SCALE_BYTES) if int8 else (weight.dtype, 0)
+    out = torch.zeros(num_panels, (depth + behind) * PANEL, dtype=dtype)
     # A bounded number of panels at a time: the padded copy beside the result stays small.
     step = max(1, _PACKED_ELEMENTS // (depth * PANEL))
     for first in range(0, num_panels, step):
@@ -67,11 +72,27 @@ def pack(weight: torch.Tensor, *, depth: int | None = None) -> Packed:
         count = min(step, num_panels - first)
         block = weight.new_zeros(count * PANEL, depth)
         block[: len(rows), :own_depth] = rows
-        out[first : first + count] = _order(block.view(count, PANEL, depth)).reshape(count, -1)
+        panels = block.view(count, PANEL, depth)
+        if int8:
+            _quantise(panels, out[first : first + count])
+        else:
+            out[first : first + count] = _order(panels).reshape(count, -1)
     return Packed(out, columns, num_panels, depth)
 
 
 _PACKED_ELEMENTS = 4 * 1024 * 1024
+
+
+def _quantise(panels: torch.Tensor, out: torch.Tensor) -> None:
+    """[count, PANEL, depth] -> ``out``, int8 [count, (depth + SCALE_BYTES) * PANEL]."""
+    values = panels.float()
+    scales = values.abs().amax(2) / MOST_INT8
+    # A column of zeros has no scale to divide by. The smallest scales are coarse, and quotients by them larger.
+    divisors = torch.where(scales == 0, 1, scales)
+    rounded = (values / divisors[:, :, None]).round().clamp(-MOST_INT8, MOST_INT8)
+    size = out.shape[1] - SCALE_BYTES * PANEL
+    out[:, :size] = rounded.transpose(1, 2).reshape(len(out), size)
+    out[:, size:] = scales.view(torch.int8)
 
 
 def _order(panels: torch.Tensor) -> torch.Tensor:
@@ -88,6 +109,11 @@ def unpack_rows(packed: Packed, columns: torch.Tensor) -> torch.Tensor:
     """Return ``columns`` (int64 [n]) of a packed weight as float32 [n, depth]: how a tied embedding is read."""
     panel, column = columns // PANEL, columns % PANEL
     panels = packed.panels
+    if panels.dtype == torch.int8:
+        values = panels[:, : packed.depth * PANEL].view(-1, packed.depth, PANEL)
+        scales = panels[:, packed.depth * PANEL :].view(torch.float32)
+        dequantised: torch.Tensor = values[panel, :, column] * scales[panel, column, None]
+        return dequantised
     if panels.dtype == torch.float16:
         found = panels.view(packed.num_panels, packed.depth, PANEL)[panel, :, column]
     elif BF16_DOT:

@@ -34,15 +34,14 @@ from sapwood_engine.kernels.cpu_step.rows import (
     sum_squares,
 )
 from sapwood_engine.kernels.cpu_step.threads import add_atomically, wait_for
-from sapwood_engine.kernels.cpu_step.tiles import MOST_ROWS, multiply_panel
+from sapwood_engine.kernels.cpu_step.tiles import MOST_ROWS
+from sapwood_engine.kernels.cpu_step.weights import bytes_of_panel, multiply_weight
 from sapwood_engine.kernels.simd import BF16_DOT, LANES
 
 ROWS_AT_ONCE = 192 if BF16_DOT else 96
 """Rows that pass over a panel before the next one is read: their activations stay in the second-level cache."""
 OWN_NORM_ROWS = 16
 """Up to this many rows every thread normalises all rows for itself."""
-ONE_ROW_AHEAD = 512
-"""Bytes that one row fetches ahead in its panel; several rows take long enough to fetch the whole next panel."""
 _ONE = np.float32(1)
 
 LAYER_FIELDS = 14
@@ -104,6 +103,10 @@ class Buffers(NamedTuple):
     """[rows, inner] activations"""
     panel: int
     """[threads, ROWS_AT_ONCE, PANEL]"""
+    wide: int
+    """[threads, depth of the deepest product, PANEL] activations, see `weights`"""
+    wide_bytes: int
+    """From one thread's to the next one's"""
     barrier: int
     """int64 [3] zeros before the step, see `threads.wait_for`"""
     next_unit: int
@@ -148,13 +151,12 @@ def share(count, t, num_threads):  # type: ignore[no-untyped-def]
 
 
 @njit(**EXACT_INNER)
-def multiply(x_tag, w_tag, x, x_bytes, rows, weight, depth, init, y, y_bytes, begin, end):  # type: ignore[no-untyped-def]
-    """Panels ``begin`` … ``end`` of y = init + x @ weight.
+def multiply(x_tag, w_tag, x, x_bytes, rows, weight, depth, wide, init, y, y_bytes, begin, end):  # type: ignore[no-untyped-def]
+    """Panels ``begin`` … ``end`` of y = init + x @ weight; ``wide`` as in `weights.multiply_weight`.
 
     ``init`` is a bias, or ``y`` itself, to which then is added, or 0 for neither.
     """
-    panel_bytes = depth * PANEL * w_tag.itemsize
-    ahead = ONE_ROW_AHEAD if rows == 1 else panel_bytes
+    panel_bytes = bytes_of_panel(w_tag, depth)
     init_bytes = y_bytes if init == y else 0
     for first in range(0, rows, ROWS_AT_ONCE):
         count = min(ROWS_AT_ONCE, rows - first)
@@ -163,32 +165,31 @@ def multiply(x_tag, w_tag, x, x_bytes, rows, weight, depth, init, y, y_bytes, be
             to = y + first * y_bytes + p * PANEL * 4
             start = init + first * init_bytes + p * PANEL * 4 if init != 0 else 0
             panel = weight + p * panel_bytes
-            multiply_panel(x_tag, w_tag, of, x_bytes, count, panel, depth, ahead, start, init_bytes, to, y_bytes)
+            multiply_weight(x_tag, w_tag, of, x_bytes, count, panel, depth, wide, start, init_bytes, to, y_bytes)
 
 
 @njit(**EXACT_INNER)
-def add_product(x_tag, w_tag, x, x_bytes, rows, weight, depth, bias, y, y_bytes, begin, end):  # type: ignore[no-untyped-def]
+def add_product(x_tag, w_tag, x, x_bytes, rows, weight, depth, wide, bias, y, y_bytes, begin, end):  # type: ignore[no-untyped-def]
     """Panels ``begin`` … ``end`` of y += bias + x @ weight; no ``bias`` where it is 0."""
     if bias != 0:
         for m in range(rows):
             for p in range(begin, end):
                 add_scaled(y + m * y_bytes + p * PANEL * 4, _ONE, bias + p * PANEL * 4, _ONE, PANEL)
-    multiply(x_tag, w_tag, x, x_bytes, rows, weight, depth, y, y, y_bytes, begin, end)
+    multiply(x_tag, w_tag, x, x_bytes, rows, weight, depth, wide, y, y, y_bytes, begin, end)
 
 
 @njit(**EXACT_INNER)
-def multiply_gated(x_tag, w_tag, model, x, x_bytes, rows, weight, bias, scratch, y, y_bytes, begin, end):  # type: ignore[no-untyped-def]
+def multiply_gated(x_tag, w_tag, model, x, x_bytes, rows, weight, wide, bias, scratch, y, y_bytes, begin, end):  # type: ignore[no-untyped-def]
     """Panels ``begin`` … ``end`` of gate and up, LANES columns of y each; ``scratch``: [ROWS_AT_ONCE, PANEL]."""
     depth = model.hidden
-    panel_bytes = depth * PANEL * w_tag.itemsize
-    ahead = ONE_ROW_AHEAD if rows == 1 else panel_bytes
+    panel_bytes = bytes_of_panel(w_tag, depth)
     slope, cubic = np.float32(model.slope), np.float32(model.cubic)
     for first in range(0, rows, ROWS_AT_ONCE):
         count = min(ROWS_AT_ONCE, rows - first)
         of = x + first * x_bytes
         for p in range(begin, end):
             panel, start = weight + p * panel_bytes, bias + p * PANEL * 4 if bias != 0 else 0
-            multiply_panel(x_tag, w_tag, of, x_bytes, count, panel, depth, ahead, start, 0, scratch, PANEL * 4)
+            multiply_weight(x_tag, w_tag, of, x_bytes, count, panel, depth, wide, start, 0, scratch, PANEL * 4)
             to = y + first * y_bytes + p * LANES * x_tag.itemsize
             for m in range(count):
                 activate_row(x_tag, to + m * y_bytes, scratch + m * PANEL * 4, slope, cubic, y_bytes * MOST_ROWS)
@@ -255,6 +256,7 @@ def walk(x_tag, w_tag, kv_tag, model, shape, layers, buffers, batch, work, t, nu
     x_bytes, act = model.hidden_width * 4, x_tag.itemsize
     qkv_bytes, attended_bytes, gated_bytes = model.qkv_width * 4, model.heads * shape.dim * act, model.inner * act
     normed_bytes = model.hidden_width * act
+    wide = buffers.wide + t * buffers.wide_bytes
     waited = 0
     begin, end = share(rows, t, num_threads)
     for m in range(begin, end):
@@ -268,7 +270,7 @@ def walk(x_tag, w_tag, kv_tag, model, shape, layers, buffers, batch, work, t, nu
         layer = layers[number]
         normed, waited = normed_for(x_tag, model, buffers, rows, layer[ATTENTION_NORM], t, num_threads, waited)
         multiply(
-            x_tag, w_tag, normed, normed_bytes, rows, layer[QKV], hidden, layer[QKV_BIAS],
+            x_tag, w_tag, normed, normed_bytes, rows, layer[QKV], hidden, wide, layer[QKV_BIAS],
             buffers.qkv, qkv_bytes, q_begin, q_end,
         )  # fmt: skip
         waited += num_threads
@@ -289,21 +291,21 @@ def walk(x_tag, w_tag, kv_tag, model, shape, layers, buffers, batch, work, t, nu
         wait_for(buffers.barrier, waited)
         add_product(
             x_tag, w_tag, buffers.attended, attended_bytes, rows, layer[OUTPUT], model.heads * shape.dim,
-            layer[OUTPUT_BIAS], buffers.x, x_bytes, o_begin, o_end,
+            wide, layer[OUTPUT_BIAS], buffers.x, x_bytes, o_begin, o_end,
         )  # fmt: skip
         waited += num_threads
         wait_for(buffers.barrier, waited)
         normed, waited = normed_for(x_tag, model, buffers, rows, layer[MLP_NORM], t, num_threads, waited)
         scratch = buffers.panel + t * ROWS_AT_ONCE * PANEL * 4
         multiply_gated(
-            x_tag, w_tag, model, normed, normed_bytes, rows, layer[GATE_UP], layer[GATE_UP_BIAS], scratch,
-            buffers.gated, gated_bytes, g_begin, g_end,
+            x_tag, w_tag, model, normed, normed_bytes, rows, layer[GATE_UP], wide, layer[GATE_UP_BIAS],
+            scratch, buffers.gated, gated_bytes, g_begin, g_end,
         )  # fmt: skip
         waited += num_threads
         wait_for(buffers.barrier, waited)
         add_product(
-            x_tag, w_tag, buffers.gated, gated_bytes, rows, layer[DOWN], model.inner, layer[DOWN_BIAS],
-            buffers.x, x_bytes, o_begin, o_end,
+            x_tag, w_tag, buffers.gated, gated_bytes, rows, layer[DOWN], model.inner, wide,
+            layer[DOWN_BIAS], buffers.x, x_bytes, o_begin, o_end,
         )  # fmt: skip
         waited += num_threads
         wait_for(buffers.barrier, waited)
@@ -330,13 +332,16 @@ def run_step(x_tag, w_tag, kv_tag, num_threads, model, shape, layers, buffers, b
 
 
 @njit(parallel=True, **EXACT_OPTIONS)
-def run_product(x_tag, w_tag, num_threads, x, rows, hidden, weight, columns, scratch, y):  # type: ignore[no-untyped-def]
+def run_product(x_tag, w_tag, num_threads, x, rows, hidden, weight, columns, scratch, wide, y):  # type: ignore[no-untyped-def]
     """y[rows, columns] = x @ weight for float32 ``x`` [rows, hidden]; ``columns`` are whole panels.
 
-    ``scratch``: address of activations [rows, hidden].
+    ``scratch``: address of activations [rows, hidden]; ``wide``: of [num_threads, hidden, PANEL].
     """
     for m in range(rows):
         keep_row(x_tag, scratch + m * hidden * x_tag.itemsize, x + m * hidden * 4, hidden, _ONE)
     for t in prange(num_threads):
         begin, end = share(columns // PANEL, t, num_threads)
-        multiply(x_tag, w_tag, scratch, hidden * x_tag.itemsize, rows, weight, hidden, 0, y, columns * 4, begin, end)
+        own = wide + t * hidden * PANEL * x_tag.itemsize
+        multiply(
+            x_tag, w_tag, scratch, hidden * x_tag.itemsize, rows, weight, hidden, own, 0, y, columns * 4, begin, end
+        )

@@ -39,30 +39,26 @@ _INTEGERS = ir.VectorType(I32, LANES)
 
 @intrinsic
 def multiply_tile(  # type: ignore[no-untyped-def]
-    typing_context, x_tag, w_tag, height, x, x_stride, panel, depth, ahead, init, init_stride, y, y_stride
+    typing_context, x_tag, w_tag, height, x, x_stride, panel, depth, ahead, scales, init, init_stride, y, y_stride
 ):
-    """y[height, PANEL] = init + x[height, depth] @ panel[depth, PANEL], float32.
+    """y[height, PANEL] = init + x[height, depth] @ panel[depth, PANEL] * scales[PANEL], float32.
 
-    ``x_tag``, ``w_tag``: arrays whose dtypes name the elements, see `kernels.simd`. bfloat16 by bfloat16 is multiplied
-    in pairs; else ``x`` is float32, and the panel float32, float16 or bfloat16 in halves (see `layout`). ``init`` may
-    be ``y``, or one row with ``init_stride`` 0; 0 stands for zeros. ``depth`` is even. What lies ``ahead`` bytes behind
-    what is read of the panel is fetched meanwhile.
+    ``x_tag``, ``w_tag``: arrays whose dtypes name the elements, see `kernels.simd`. bfloat16 is multiplied in pairs,
+    with bfloat16 or with int8, which is exact in it; else ``x`` is float32, and the panel float32, float16, int8 or
+    bfloat16 in halves (see `layout`). ``scales`` 0 stands for ones. ``init`` may be ``y``, or one row with
+    ``init_stride`` 0; 0 stands for zeros. ``depth`` is even. What lies ``ahead`` bytes behind what is read of the panel
+    is fetched meanwhile.
     """
     dot = x_tag.dtype == types.uint16
-    assert not dot or (w_tag.dtype == types.uint16 and simd.BF16_DOT), "only bfloat16 is multiplied in pairs"
+    assert not dot or (w_tag.dtype in (types.uint16, types.int8) and simd.BF16_DOT), "only bfloat16 comes in pairs"
     turn_bytes = _depth_bytes(w_tag.dtype, dot) * DEPTHS_AT_ONCE
 
     def emit(builder: Any, arguments: Any, height: int) -> None:
-        x, x_stride, panel, depth, ahead, init, init_stride, y, y_stride = arguments
+        x, x_stride, panel, depth, ahead, scales, init, init_stride, y, y_stride = arguments
         rows = [simd.offset(builder, x, const(m), x_stride) for m in range(height)]
         sums = [[cgutils.alloca_once(builder, simd.floats(LANES)) for _ in range(2)] for _ in range(height)]
         for slot in (slot for pair in sums for slot in pair):
             builder.store(simd.fill(0.0, LANES), slot)
-        with builder.if_then(builder.icmp_signed("!=", init, const(0))):
-            for m, pair in enumerate(sums):
-                source = simd.offset(builder, init, const(m), init_stride)
-                for v, slot in enumerate(pair):
-                    builder.store(simd.load(builder, source, v * VECTOR_BYTES, types.float32, LANES), slot)
         # The tile below writes to lines that nothing has touched for long, one a row and vector: ask for them now.
         for m in range(MOST_ROWS):
             below = simd.offset(builder, y, const(height + m), y_stride)
@@ -82,6 +78,8 @@ def multiply_tile(  # type: ignore[no-untyped-def]
             with builder.if_then(builder.icmp_signed("!=", builder.and_(depth, const(2)), const(0))):
                 at = simd.offset(builder, panel, turns, const(turn_bytes))
                 _multiply_depth(builder, w_tag.dtype, dot, sums, rows, builder.mul(turns, const(8)), at, 0)
+        _scale(builder, sums, scales)
+        _add_init(builder, sums, init, init_stride)
         for m, pair in enumerate(sums):
             target = simd.offset(builder, y, const(m), y_stride)
             for v, slot in enumerate(pair):
@@ -93,7 +91,24 @@ def multiply_tile(  # type: ignore[no-untyped-def]
         simd.switch(builder, builder.sub(height, const(1)), cases)
         return context.get_dummy_value()
 
-    return types.void(x_tag, w_tag, *[_INT] * 10), generate
+    return types.void(x_tag, w_tag, *[_INT] * 11), generate
+
+
+def _add_init(builder: Any, sums: list[list[Any]], init: Any, init_stride: Any) -> None:
+    with builder.if_then(builder.icmp_signed("!=", init, const(0))):
+        for m, pair in enumerate(sums):
+            source = simd.offset(builder, init, const(m), init_stride)
+            for v, slot in enumerate(pair):
+                start = simd.load(builder, source, v * VECTOR_BYTES, types.float32, LANES)
+                builder.store(builder.fadd(builder.load(slot), start), slot)
+
+
+def _scale(builder: Any, sums: list[list[Any]], scales: Any) -> None:
+    with builder.if_then(builder.icmp_signed("!=", scales, const(0))):
+        for v in range(2):
+            scale = simd.load(builder, scales, v * VECTOR_BYTES, types.float32, LANES)
+            for pair in sums:
+                builder.store(builder.fmul(builder.load(pair[v]), scale), pair[v])
 
 
 def _depth_bytes(element: Any, dot: bool) -> int:
@@ -106,10 +121,7 @@ def _multiply_depth(
 ) -> None:
     """One depth (pair), ``turn`` behind ``at`` in the panel and ``step`` bytes into the rows."""
     base = turn * _depth_bytes(element, dot)
-    if dot:
-        weights = [_load_integers(builder, at, base + v * VECTOR_BYTES) for v in range(2)]
-    else:
-        weights = _widened(builder, element, at, base)
+    weights = widened_vectors(builder, element, at, base, pairs=dot)
     for row, pair in zip(rows, sums, strict=True):
         address = builder.add(row, step)
         if dot:
@@ -123,19 +135,33 @@ def _multiply_depth(
                 builder.store(simd.fma(builder, spread, weight, builder.load(slot)), slot)
 
 
-def _widened(builder: Any, element: Any, at: Any, base: int) -> list[Any]:
-    """The two vectors of one depth of a panel as float32."""
+def widened_vectors(builder: Any, element: Any, at: Any, base: int, *, pairs: bool) -> list[Any]:
+    """The two vectors of one depth of a panel as float32, or of two depths as ``pairs`` of bfloat16."""
+    if pairs:
+        load_pairs = _narrowed_pairs if element == types.int8 else _load_integers
+        return [load_pairs(builder, at, base, v) for v in range(2)]
     if element != types.uint16:
         size = simd.ELEMENT_BYTES[element] * LANES
         return [simd.load(builder, at, base + v * size, element, LANES) for v in range(2)]
-    both = _load_integers(builder, at, base)
+    both = _load_integers(builder, at, base, 0)
     low = builder.shl(both, ir.Constant(_INTEGERS, [16] * LANES))
     high = builder.and_(both, ir.Constant(_INTEGERS, [-65536] * LANES))
     return [builder.bitcast(part, simd.floats(LANES)) for part in (low, high)]
 
 
-def _load_integers(builder: Any, address: Any, offset_bytes: int) -> Any:
-    return builder.load(simd.pointer(builder, address, offset_bytes, _INTEGERS), align=4)
+def _narrowed_pairs(builder: Any, at: Any, base: int, v: int) -> Any:
+    """Vector ``v`` of two depths of int8 as pairs of bfloat16."""
+    # As float32 their lower halves are 0: what is left above is the bfloat16.
+    low, high = (
+        builder.bitcast(simd.load(builder, at, base + depth * PANEL + v * LANES, types.int8, LANES), _INTEGERS)
+        for depth in range(2)
+    )
+    return builder.or_(builder.lshr(low, ir.Constant(_INTEGERS, [16] * LANES)), high)
+
+
+def _load_integers(builder: Any, at: Any, base: int, v: int) -> Any:
+    """Vector ``v`` behind ``base`` as it lies."""
+    return builder.load(simd.pointer(builder, at, base + v * VECTOR_BYTES, _INTEGERS), align=4)
 
 
 def _spread(builder: Any, value: Any) -> Any:
@@ -145,7 +171,7 @@ def _spread(builder: Any, value: Any) -> Any:
 
 
 @njit(**EXACT_INNER)
-def multiply_panel(x_tag, w_tag, x, x_stride, rows, panel, depth, ahead, init, init_stride, y, y_stride):  # type: ignore[no-untyped-def]
+def multiply_panel(x_tag, w_tag, x, x_stride, rows, panel, depth, ahead, scales, init, init_stride, y, y_stride):  # type: ignore[no-untyped-def]
     """`multiply_tile` for any number of rows: as few tiles as possible, about equally high."""
     row = 0
     tiles = (rows + MOST_ROWS - 1) // MOST_ROWS
@@ -153,6 +179,6 @@ def multiply_panel(x_tag, w_tag, x, x_stride, rows, panel, depth, ahead, init, i
         height = (rows - row + tiles - 1) // tiles
         of, to = x + row * x_stride, y + row * y_stride
         start = init + row * init_stride if init != 0 else 0
-        multiply_tile(x_tag, w_tag, height, of, x_stride, panel, depth, ahead, start, init_stride, to, y_stride)
+        multiply_tile(x_tag, w_tag, height, of, x_stride, panel, depth, ahead, scales, start, init_stride, to, y_stride)
         row += height
         tiles -= 1
