@@ -182,7 +182,9 @@ def worker(argv: Sequence[str]) -> int:
         marks.append(time.monotonic())
         # Said now, because it is the longest silence of a start.
         report("load", "importing torch")
-        from sapwood_engine.runtime.threads import SPIN_ENVIRONMENT
+        from sapwood_engine.runtime.threads import NEEDED_ENVIRONMENT, SPIN_ENVIRONMENT
+
+        os.environ.update(NEEDED_ENVIRONMENT)
 
         for name, value in SPIN_ENVIRONMENT.items():
             os.environ.setdefault(name, value)

@@ -32,7 +32,7 @@ from sapwood_engine.core.rows import add_chunk, add_decodes
 from sapwood_engine.core.running import RunningSet
 from sapwood_engine.core.scheduler_checks import find_faults
 from sapwood_engine.core.sequence import Sequence
-from sapwood_engine.core.step import StepPlan, StepResult
+from sapwood_engine.core.step import SeatOpened, StepPlan, StepResult
 from sapwood_engine.core.step_cost import StepCosts, StepWork, chunk_keys
 
 MAX_IN_FLIGHT = 2
@@ -78,6 +78,8 @@ class Scheduler:
         self._costs = StepCosts()
         self._num_arrivals = 0
         self._num_steps = 0
+        self._unopened: dict[int, SeatOpened] = {}
+        """By seat: openings that no plan has told yet"""
         self._now = 0.0
         """When the last plan was made."""
 
@@ -142,6 +144,7 @@ class Scheduler:
         if running.prefilling:
             work = self._add_chunks(plan, sequences, work)
         running.events += self._cache.take_evicted()
+        plan.opened = self._take_opened(plan)
         if not sequences:
             return None
         if len(sequences) > num_decodes:
@@ -174,6 +177,11 @@ class Scheduler:
             if add_chunk(plan, sequence, num_tokens):
                 self._running.start_decoding(sequence)
         return replace(decodes, prefill_tokens=sum(shares), prefill_keys=num_keys)
+
+    def _take_opened(self, plan: StepPlan) -> list[SeatOpened]:
+        """Return the openings of the plan's seats; who was admitted and has no share of this step opens later."""
+        self._unopened |= {opened.seat: opened for opened in plan.opened}
+        return [self._unopened.pop(seat) for seat in plan.seats if seat in self._unopened]
 
     # --- settling
 

@@ -99,6 +99,11 @@ class CompiledDecoder:
         self._logits = torch.zeros(max_logits, self._head.num_panels * PANEL)
         self._logits_scratch = torch.zeros(max_logits, spec.hidden_size, dtype=self.activations)
 
+    @property
+    def num_threads(self) -> int:
+        """How many threads there are; known once a step has run."""
+        return self._crew.size.most
+
     def forward(self, batch: StepBatch) -> torch.Tensor:
         """See `runtime.model_runner.Model.forward`."""
         num_rows = len(batch.token_ids)

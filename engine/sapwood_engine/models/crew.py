@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sapwood_engine.kernels.compiled import use_threads
-from sapwood_engine.kernels.cpu_step.threads import bind_threads
+from sapwood_engine.kernels.cpu_step.threads import bind_threads, count_together
 
 _JUDGED_SECONDS = 0.05
 """Steps are judged together until they have taken so long."""
@@ -64,15 +64,17 @@ class Crew:
         """``bind``: whether threads may be bound to processors."""
         most = use_threads(num_threads)
         self.size = CrewSize(most, most)
+        self._counted = False
+        self._may_bind = bind
         self._allowed = frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else frozenset()
-        own = one_of_each_core(self._allowed)
-        # With fewer threads than processors they are better off where the system moves them.
-        self._own = [frozenset({p}) for p in own] if bind and len(own) == most > 1 else []
+        self._own: list[frozenset[int]] = []
         self._bound = False
         self._begin = 0.0
 
     def take(self) -> int:
         """Have the calling thread's pool ready; return how many threads the step may use."""
+        if not self._counted:
+            self._count()
         num_threads = use_threads(self.size.current)
         bound = bool(self._own) and num_threads == self.size.most
         if bound != self._bound:
@@ -82,6 +84,15 @@ class Crew:
             self._bound = bound
         self._begin = time.perf_counter()
         return num_threads
+
+    def _count(self) -> None:
+        """Once, on the thread that computes, whose pool it is: how many threads there really are."""
+        most = count_together(self.size.most)
+        self.size = CrewSize(most, most)
+        own = one_of_each_core(self._allowed)
+        # With fewer threads than processors they are better off where the system moves them.
+        self._own = [frozenset({p}) for p in own] if self._may_bind and len(own) == most > 1 else []
+        self._counted = True
 
     def release(self, slept_seconds: float) -> None:
         """The step is done."""

@@ -35,6 +35,8 @@ class Computation:
     """Whether compiled kernels are part of it"""
     torch_threads: int
     """For what torch's operators do"""
+    describe_threads: Callable[[], str]
+    """What the ready card says of the threads, once a step has run"""
     facts: dict[str, str]
     """Lines of the ready card"""
 
@@ -118,6 +120,9 @@ def _compiled(
         kv_reason="as the products" if in_pairs else "half the memory of float32, and finer than bfloat16",
         compiles=True,
         torch_threads=1,  # threads of its own would only get in the way of the step's
+        describe_threads=lambda: (
+            f"{model.num_threads}" if model.num_threads == num_threads else f"{model.num_threads} of {num_threads}"
+        ),
         facts={
             "step": f"compiled for {features.instruction_set}",
             "arithmetic": f"{weights}, products of {_name(model.activations)} summed in float32",
@@ -152,6 +157,7 @@ def _composed(
         kv_reason=kv_reason,
         compiles=attention.name == "cpu",
         torch_threads=num_threads,
+        describe_threads=lambda: str(num_threads),
         facts={
             "step": f"torch operators (not compiled: {hindrance})",
             "arithmetic": f"{_name(arithmetic.dtype)} ({arithmetic.reason})",

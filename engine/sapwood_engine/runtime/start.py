@@ -126,7 +126,7 @@ def build_executor(config: EngineConfig, checkpoint: Checkpoint, *, kernel_cache
 
     facts = computation.facts | {
         "instruction set": features.instruction_set,
-        "threads": str(num_threads),
+        "threads": computation.describe_threads(),
         "KV cache": f"{str(kv_dtype).removeprefix('torch.')} ({kv_reason})",
     }
     if spec.sliding_window == memory.max_context_tokens:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import psutil
 
+NEEDED_ENVIRONMENT = {"OMP_DYNAMIC": "false"}
+"""What it must hold: the compiled step's threads wait for each other, so none may be left out."""
 SPIN_ENVIRONMENT = {"GOMP_SPINCOUNT": "4000"}
 """What the environment should hold before torch is imported, unless somebody set it: OpenMP reads it then.
 

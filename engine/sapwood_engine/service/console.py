@@ -98,6 +98,6 @@ def _example(model: str, api_url: str, *, chat: bool, needs_key: bool) -> str:
         else {"prompt": "The capital of France is"}
     )
     # Greedy: the first answer that a person sees should be the model's best.
-    body = {"model": model, "temperature": 0, **asked}
+    body = {"model": model, "temperature": 0, "max_tokens": 64, **asked}
     path = "chat/completions" if chat else "completions"
     return f"curl {api_url}/v1/{path}{key} -H 'content-type: application/json' -d '{json.dumps(body)}'"

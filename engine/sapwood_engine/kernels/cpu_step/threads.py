@@ -17,7 +17,7 @@ from llvmlite import ir  # type: ignore[import-untyped]  # publishes no types
 from numba import njit, prange, types
 
 from sapwood_engine.kernels import simd
-from sapwood_engine.kernels.compiled import EXACT_INNER, EXACT_OPTIONS
+from sapwood_engine.kernels.compiled import EXACT_INNER, EXACT_OPTIONS, use_threads
 from sapwood_engine.kernels.cpu_features import detect_cpu_features
 from sapwood_engine.kernels.simd import I32, I64, cgutils, const, intrinsic
 
@@ -25,6 +25,8 @@ SPINS = 4000
 """Rounds of a barrier before it sleeps: about 80 µs."""
 SLEEPERS, SLEPT = 8, 16
 """Bytes from a barrier's counter to how many sleep at it now, and to the nanoseconds that all have slept."""
+_PATIENCE_NANOSECONDS = 10**9
+"""How long threads that should be together wait for the last: on a busy machine it may take a while to come."""
 _MONOTONIC = 6 if platform.system() == "Darwin" else 1
 """The clock's number in ``clock_gettime``."""
 
@@ -150,6 +152,38 @@ def bind_threads(processors: Sequence[Collection[int]]) -> None:
         for processor in allowed:
             mask[processor // 8] |= 1 << processor % 8
     _bind(masks)
+
+
+@njit(**EXACT_INNER)
+def _meet(counter, num_threads, patience):  # type: ignore[no-untyped-def]
+    """Be inside until ``num_threads`` are at the same time, which the int64 behind ``counter`` then says, or
+    ``patience`` nanoseconds are over.
+    """
+    begin = _nanoseconds()
+    if add_atomically(counter, 1) + 1 == num_threads:
+        add_atomically(counter + 8, 1)
+    while load_atomically(counter + 8) == 0 and _nanoseconds() - begin < patience:
+        _relax()
+    add_atomically(counter, -1)
+
+
+@njit(parallel=True, **EXACT_OPTIONS)
+def _gather(counters, num_threads, patience):  # type: ignore[no-untyped-def]
+    for _ in prange(num_threads):
+        _meet(np.int64(counters.ctypes.data), num_threads, patience)
+
+
+def count_together(most: int) -> int:
+    """Return how many threads of the calling thread's pool, up to ``most``, are really had at the same time.
+
+    A barrier needs all of them, and the pool may give fewer than it was asked for (``OMP_THREAD_LIMIT``).
+    """
+    for count in range(most, 1, -1):
+        counters = np.zeros(2, np.int64)
+        _gather(counters, use_threads(count), _PATIENCE_NANOSECONDS)
+        if counters[1]:
+            return count
+    return 1
 
 
 @njit(**EXACT_INNER)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -10,7 +12,7 @@ import numpy as np
 import pytest
 from numba import njit
 
-from sapwood_engine.kernels.cpu_step.threads import SLEEPERS, bind_threads, wait_for
+from sapwood_engine.kernels.cpu_step.threads import SLEEPERS, bind_threads, count_together, wait_for
 
 PHASES = 300
 
@@ -56,3 +58,19 @@ def test_the_calling_thread_is_bound_and_let_go() -> None:
     allowed = os.sched_getaffinity(0)
     with ThreadPoolExecutor(1) as pool:  # a thread of its own: nobody else's affinity changes
         assert pool.submit(bind).result() == ({max(allowed)}, allowed)
+
+
+def test_a_pool_that_gives_fewer_threads_than_asked_for_is_found_out() -> None:
+    """At a barrier for two, one thread alone would wait for ever."""
+    code = """
+from sapwood_engine.kernels.cpu_step.threads import count_together
+print(count_together(2))
+"""
+    environment = {**os.environ, "OMP_THREAD_LIMIT": "1", "NUMBA_THREADING_LAYER": "omp", "NUMBA_NUM_THREADS": "2"}
+    ran = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "1"
+
+
+def test_the_threads_that_are_there_are_counted() -> None:
+    assert count_together(1) == 1
+    assert 1 <= count_together(2) <= 2
