@@ -28,7 +28,7 @@ from sapwood_engine.core.request import (
     TokenOutput,
 )
 from sapwood_engine.core.scheduler import Scheduler
-from sapwood_engine.core.step import NO_TOKEN, PENDING_TOKEN, Admitted, StepPlan, StepResult
+from sapwood_engine.core.step import NO_TOKEN, PENDING_TOKEN, StepPlan, StepResult
 
 _NAMESPACES = (Namespace("soak"), Namespace("soak", tenant_salt="a"))
 _VOCAB_SIZE = 3
@@ -229,7 +229,7 @@ class SchedulerSoak:
         if plan is None:
             _ensure(bool(self._in_flight) or not self._scheduler.has_work(), "work, and nothing planned")
             return
-        names = [event.request_id for event in plan.events if isinstance(event, Admitted)]
+        names = [self._scheduler.request_in(opened.seat) for opened in plan.opened]
         self._in_flight.append((plan, [self._namespaces[name] for name in names]))
 
     def _settle(self, *, fails: bool) -> None:

@@ -178,6 +178,10 @@ class Scheduler:
                 self._running.start_decoding(sequence)
         return replace(decodes, prefill_tokens=sum(shares), prefill_keys=num_keys)
 
+    def request_in(self, seat: int) -> RequestId:
+        """Return the request whose row in the newest plan is computed in ``seat``."""
+        return next(s.request.request_id for s in self._in_flight[-1].sequences if s.seat == seat)
+
     def _take_opened(self, plan: StepPlan) -> list[SeatOpened]:
         """Return the openings of the plan's seats; who was admitted and has no share of this step opens later."""
         self._unopened |= {opened.seat: opened for opened in plan.opened}
