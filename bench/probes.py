@@ -22,6 +22,7 @@ from sapwood_engine.kernels.cpu_step.step import ROWS_AT_ONCE, multiply, share
 from sapwood_engine.kernels.cpu_step.threads import wait_for
 from sapwood_engine.kernels.cpu_step.tiles import MOST_ROWS, multiply_panel, multiply_tile
 from sapwood_engine.kernels.cpu_step.weights import ONE_ROW_AHEAD
+from sapwood_engine.kernels.huge_pages import HugePages
 from sapwood_engine.kernels.simd import BF16_DOT, I64, LANES, TAGS, cgutils, const, intrinsic, pointer, prefetch
 
 ACTIVATIONS = torch.bfloat16 if BF16_DOT else torch.float32
@@ -55,20 +56,22 @@ def model_matrices(spec: ModelSpec) -> list[Matrix]:
     attended = spec.num_heads * spec.head_dim
     qkv = attended + 2 * spec.num_kv_heads * spec.head_dim
     inner = padded(spec.intermediate_size, LANES)
+    memory = HugePages()
     found = []
     for _ in range(spec.num_layers):
         found += [
-            _random(qkv, spec.hidden_size, KEPT),
-            _random(spec.hidden_size, attended, ADDED),
-            _random(2 * inner, spec.hidden_size, SCRATCH),
-            _random(spec.hidden_size, inner, ADDED),
+            _random(memory, qkv, spec.hidden_size, KEPT),
+            _random(memory, spec.hidden_size, attended, ADDED),
+            _random(memory, 2 * inner, spec.hidden_size, SCRATCH),
+            _random(memory, spec.hidden_size, inner, ADDED),
         ]
-    return [*found, _random(spec.vocab_size, spec.hidden_size, KEPT, vocabulary=True)]
+    return [*found, _random(memory, spec.vocab_size, spec.hidden_size, KEPT, vocabulary=True)]
 
 
-def _random(columns: int, depth: int, target: int, *, vocabulary: bool = False) -> Matrix:
+def _random(memory: HugePages, columns: int, depth: int, target: int, *, vocabulary: bool = False) -> Matrix:
     num_panels = padded(columns, PANEL) // PANEL
-    return Matrix(torch.randn(num_panels, padded(depth, 2), PANEL).mul_(0.02).to(WEIGHTS), target, vocabulary)
+    panels = memory.zeros((num_panels, padded(depth, 2), PANEL), WEIGHTS)
+    return Matrix(panels.copy_(torch.randn(panels.shape).mul_(0.02)), target, vocabulary)
 
 
 @dataclass(slots=True)

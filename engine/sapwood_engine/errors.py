@@ -9,6 +9,7 @@
     │   ├── AuthenticationFailed  401
     │   ├── ModelNotFound         404
     │   ├── Overloaded            429  with Retry-After
+    │   ├── Loading               503  with Retry-After
     │   └── Draining              503  with Retry-After
     ├── ConfigError               refuses to start: option, value, what to do
     ├── CheckpointError           weights or tokenizer cannot be read: file, tensor, what to do
@@ -107,8 +108,20 @@ class Overloaded(RequestError):
         self.retry_after_seconds = retry_after_seconds
 
 
+class Loading(RequestError):
+    """The engine is not up yet."""
+
+    status = 503
+    type = "service_unavailable"
+    code = "loading"
+
+    def __init__(self, *, retry_after_seconds: int) -> None:
+        super().__init__(f"This engine is still loading its model; try again in {retry_after_seconds} s.")
+        self.retry_after_seconds = retry_after_seconds
+
+
 class Draining(RequestError):
-    """The engine is going away (or not yet up) and takes no new requests."""
+    """The engine is going away and takes no new requests."""
 
     status = 503
     type = "service_unavailable"

@@ -10,6 +10,7 @@ import torch
 
 from sapwood_engine.checkpoint.spec import ModelSpec, RopeSpec
 from sapwood_engine.kernels import compiled
+from sapwood_engine.kernels.huge_pages import HugePages
 
 SPEC = ModelSpec("llama", 200, 64, 3, 4, 2, 16, 176, 1024, 1e-5, RopeSpec(10000.0))
 NUM_THREADS = 2
@@ -50,7 +51,7 @@ def test_a_kept_product_is_the_product(probes: ModuleType, num_rows: int) -> Non
     from sapwood_engine.kernels.cpu_step.layout import pack  # noqa: PLC0415
 
     weight = torch.randn(3 * probes.PANEL, 64).to(probes.WEIGHTS)
-    panels = pack(weight).panels.view(3, 64, probes.PANEL)
+    panels = pack(weight, HugePages()).panels.view(3, 64, probes.PANEL)
     products = probes.Products([probes.Matrix(panels, probes.KEPT)], num_rows, num_rows, NUM_THREADS)
     products.run()
     x = products.activations.view(num_rows, 64).double()

@@ -16,7 +16,7 @@ from sapwood_engine.api.sampling_fields import GenerationFields
 from sapwood_engine.checkpoint.sampling_defaults import SamplingDefaults
 from sapwood_engine.core.ports import Capacity
 from sapwood_engine.core.request import Namespace, SamplingParams, StopRules
-from sapwood_engine.errors import ContextLengthExceeded, Draining, InvalidField, ModelNotFound
+from sapwood_engine.errors import ContextLengthExceeded, InvalidField, Loading, ModelNotFound
 from sapwood_engine.service.generation import Generation
 
 _LONG_TEXT_CHARACTERS = 1_024
@@ -33,9 +33,9 @@ def check_model(engine: Engine, name: str | None) -> None:
 
 
 def ready_capacity(engine: Engine) -> Capacity:
-    """Return the capacity; `Draining` while the weights are still loading."""
+    """Return the capacity; `Loading` while the weights are still loading."""
     if engine.capacity is None:
-        raise Draining(retry_after_seconds=_RETRY_AFTER_SECONDS)
+        raise Loading(retry_after_seconds=_RETRY_AFTER_SECONDS)
     return engine.capacity
 
 
@@ -64,7 +64,7 @@ async def encode(engine: Engine, text: str, *, add_special_tokens: bool) -> Prom
 def check_can_fit(engine: Engine, text: str, field: str) -> None:
     """Raise `PromptTooLong` for a text that needs no tokenizing to be seen as longer than the context.
 
-    Raises `Draining` while the weights load.
+    Raises `Loading` while the weights load.
     """
     limit = ready_capacity(engine).max_context_tokens
     # The second factor is looked at only for a long text: on first use it walks the vocabulary.
@@ -98,7 +98,7 @@ def build_generation(
     """Return the generation that ``body`` asks for with this prompt.
 
     ``max_tokens`` None means what the context leaves.
-    Raises `InvalidField`, `ContextLengthExceeded`, and `Draining` while the weights load.
+    Raises `InvalidField`, `ContextLengthExceeded`, and `Loading` while the weights load.
     """
     capacity = ready_capacity(engine)
     if not prompt.ids:

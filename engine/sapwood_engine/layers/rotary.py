@@ -32,16 +32,17 @@ class Rotary:
 
     def __init__(self, rope: RopeSpec, *, head_dim: int, context_length: int, device: torch.device) -> None:
         """``context_length``: most positions served, which `dynamic` and `longrope` choose by."""
-        inverse, self._amplitude = frequencies(rope, rope.rotary_dim or head_dim, context_length)
-        self._inverse = torch.cat((inverse, inverse)).to(device)
+        self.inverse, self.amplitude = frequencies(rope, rope.rotary_dim or head_dim, context_length)
+        """See `frequencies`."""
+        self._inverse = torch.cat((self.inverse, self.inverse)).to(device)
         self._signs = torch.ones_like(self._inverse)
-        self._signs[: len(inverse)] = -1
-        self._signs *= self._amplitude
+        self._signs[: len(self.inverse)] = -1
+        self._signs *= self.amplitude
 
     def __call__(self, positions: torch.Tensor) -> Rotation:
         """``positions``: int64 [num_tokens]."""
         angles = (positions.to(torch.float32)[:, None] * self._inverse)[:, None, :]
-        return Rotation(angles.cos().mul_(self._amplitude), angles.sin().mul_(self._signs))
+        return Rotation(angles.cos().mul_(self.amplitude), angles.sin().mul_(self._signs))
 
 
 def rotate(heads: torch.Tensor, rotation: Rotation) -> torch.Tensor:

@@ -7,6 +7,7 @@ cannot express is said by `hindrance`, from the dimensions and not from the mode
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 
 import numpy as np
@@ -17,6 +18,7 @@ from sapwood_engine.checkpoint.spec import Activation, ModelSpec
 from sapwood_engine.kernels.attention.base import AttentionMetadata
 from sapwood_engine.kernels.cpu_step import attention, step, units
 from sapwood_engine.kernels.cpu_step.layout import PANEL, interleave, pack, padded, unpack_rows
+from sapwood_engine.kernels.huge_pages import HugePages
 from sapwood_engine.kernels.simd import BF16_DOT, LANES, SMALL_LANES, TAGS
 from sapwood_engine.layers.batch import StepBatch
 from sapwood_engine.layers.linear import Linear
@@ -70,7 +72,6 @@ class CompiledDecoder:
         self._spec = spec
         self._max_rows = max_rows
         self._crew = Crew(num_threads, bind=bind_threads)
-        self._rotary = decoder.rotary
         self._norm: RmsNorm = decoder.norm
         in_pairs = BF16_DOT and (int8 or dtype == torch.bfloat16)
         self.activations = torch.bfloat16 if in_pairs else torch.float32
@@ -85,14 +86,22 @@ class CompiledDecoder:
             max_rows=max_rows,
             num_threads=self._crew.size.most,
         )
-        self._head = pack(decoder.head.weight, int8=int8)
+        half = (max_rows, 2 * self._model.rotary_half)
+        self._rotation = step.Rotation(
+            decoder.rotary.inverse.numpy(),
+            decoder.rotary.amplitude,
+            np.zeros(half, np.float32),
+            np.zeros(half, np.float32),
+        )
+        memory = HugePages()
+        self._head = pack(decoder.head.weight, memory, int8=int8)
         self._weights_tag = TAGS[self._head.panels.dtype]
         self._embedding = decoder.embedding if not spec.tied_embeddings else None
         for weight in (decoder.head.weight, *(() if self._embedding else (decoder.embedding.weight,))):
             weight.set_()
         self._table = np.zeros((spec.num_layers, step.LAYER_FIELDS), np.int64)
         self._kept = [
-            _fill_layer(row, block, self._model, int8=int8)
+            _fill_layer(row, block, self._model, memory, int8=int8)
             for row, block in zip(self._table, decoder.blocks, strict=True)
         ]
         self._pages_of: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -113,10 +122,10 @@ class CompiledDecoder:
             self._table[:, step.K_PAGES] = [k.data_ptr() for k, _ in batch.kv_layers]
             self._table[:, step.V_PAGES] = [v.data_ptr() for _, v in batch.kv_layers]
             self._pages_of = batch.kv_layers
-        num_threads = self._crew.take()
+        num_threads = self._crew.ready()
+        begin = time.perf_counter()
         shape = self._attention_shape(pages, num_rows)
         num_units = self._divide(batch.metadata, shape, num_threads)
-        rotation = self._rotary(batch.positions)
         embedded = self._embed(batch.token_ids)
         out = torch.empty(len(batch.logits_rows), self._spec.hidden_size)
         self._memory.begin()
@@ -131,21 +140,21 @@ class CompiledDecoder:
             self._memory.buffers,
             step.Batch(
                 num_rows=num_rows,
-                token_rows=embedded.data_ptr(),
+                token_rows=embedded.ctypes.data,
                 slots=batch.slots.numpy(),
-                cos=rotation.cos.data_ptr(),
-                sin=rotation.sin.data_ptr(),
+                positions=batch.positions.numpy(),
                 kv_indices=batch.metadata.kv_indices.numpy(),
                 num_units=num_units,
                 wanted=batch.logits_rows.numpy(),
                 out=out.data_ptr(),
                 final_norm=self._norm.weight.data_ptr(),
             ),
+            self._rotation,
             self._memory.work,
             self._memory.space,
             self._memory.parts,
         )
-        self._crew.release(self._memory.slept_seconds)
+        self._crew.size.observe(time.perf_counter() - begin, self._memory.slept_seconds)
         return out
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -158,7 +167,7 @@ class CompiledDecoder:
         step.run_product(
             TAGS[self.activations],
             self._weights_tag,
-            self._crew.take(),
+            self._crew.size.current,
             hidden.data_ptr(),
             rows,
             self._spec.hidden_size,
@@ -170,8 +179,11 @@ class CompiledDecoder:
         )
         return self._logits[:rows, : self._head.num_columns]
 
-    def _embed(self, token_ids: torch.Tensor) -> torch.Tensor:
-        return unpack_rows(self._head, token_ids) if self._embedding is None else self._embedding(token_ids)
+    def _embed(self, token_ids: torch.Tensor) -> npt.NDArray[np.float32]:
+        """[num_tokens] -> [num_tokens, hidden_size]"""
+        if self._embedding is None:
+            return np.ascontiguousarray(unpack_rows(self._head, token_ids.numpy()))
+        return self._embedding(token_ids).numpy()
 
     def _attention_shape(self, pages: torch.Tensor, num_rows: int) -> attention.AttentionShape:
         spec, element = self._spec, pages.element_size()
@@ -219,8 +231,10 @@ def model_shape(spec: ModelSpec) -> step.ModelShape:
     )
 
 
-def _fill_layer(row: npt.NDArray[np.int64], block: Block, model: step.ModelShape, *, int8: bool) -> list[torch.Tensor]:
-    """Pack a block's matrices into ``row`` of the layer table; return the tensors to keep alive."""
+def _fill_layer(
+    row: npt.NDArray[np.int64], block: Block, model: step.ModelShape, memory: HugePages, *, int8: bool
+) -> list[torch.Tensor]:
+    """Pack a block's matrices into ``memory`` and ``row`` of the layer table; return the tensors to keep alive."""
     kept: list[torch.Tensor] = []
 
     def put(column: int, tensor: torch.Tensor) -> None:
@@ -231,7 +245,7 @@ def _fill_layer(row: npt.NDArray[np.int64], block: Block, model: step.ModelShape
         linear: Linear, weight: int, bias: int, depth: int, order: Callable[[torch.Tensor], torch.Tensor] | None = None
     ) -> None:
         matrix = linear.weight if order is None else order(linear.weight)
-        put(weight, pack(matrix, depth=depth, int8=int8).panels)
+        put(weight, pack(matrix, memory, depth=depth, int8=int8).panels)
         if linear.bias is not None:
             column = linear.bias[:, None]
             column = column if order is None else order(column)

@@ -10,7 +10,6 @@ Two cores with one busy program on them, SmolLM2-135M: one stream 21 ms a token 
 from __future__ import annotations
 
 import os
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,10 +68,9 @@ class Crew:
         self._allowed = frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else frozenset()
         self._own: list[frozenset[int]] = []
         self._bound = False
-        self._begin = 0.0
 
-    def take(self) -> int:
-        """Have the calling thread's pool ready; return how many threads the step may use."""
+    def ready(self) -> int:
+        """Have the calling thread's pool ready; return how many threads it may use now."""
         if not self._counted:
             self._count()
         num_threads = use_threads(self.size.current)
@@ -82,7 +80,6 @@ class Crew:
             bind_threads(self._own if bound else [self._allowed] * self.size.most)
             use_threads(num_threads)
             self._bound = bound
-        self._begin = time.perf_counter()
         return num_threads
 
     def _count(self) -> None:
@@ -93,10 +90,6 @@ class Crew:
         # With fewer threads than processors they are better off where the system moves them.
         self._own = [frozenset({p}) for p in own] if self._may_bind and len(own) == most > 1 else []
         self._counted = True
-
-    def release(self, slept_seconds: float) -> None:
-        """The step is done."""
-        self.size.observe(time.perf_counter() - self._begin, slept_seconds)
 
 
 def one_of_each_core(processors: frozenset[int], topology: Path = Path("/sys/devices/system/cpu")) -> list[int]:

@@ -53,7 +53,7 @@ def build_computation(
 ) -> Computation:
     """Choose, load and prepare; `ConfigError` where what is asked for cannot be had here."""
     dtype = step_dtype(config, tensors)
-    hindrance = step_hindrance(config, spec, dtype, features, kernel_cache)
+    hindrance = told_otherwise(config, features) or _beyond_the_table(spec, dtype, kernel_cache)
     if hindrance is None:
         return _compiled(config, spec, features, dtype, load=load, num_threads=num_threads)
     if config.model.quantization != "none":
@@ -72,16 +72,19 @@ def step_dtype(config: EngineConfig, tensors: TensorSource) -> torch.dtype:
     return torch.float16 if matrices == {"F16"} else torch.bfloat16
 
 
-def step_hindrance(
-    config: EngineConfig, spec: ModelSpec, dtype: torch.dtype, features: CpuFeatures, kernel_cache: Path
-) -> str | None:
-    """Return why the compiled step is not taken, or None; from here on kernels are kept below ``kernel_cache``."""
+def told_otherwise(config: EngineConfig, features: CpuFeatures) -> str | None:
+    """Return why options or processor exclude the compiled step, whatever the model, or None."""
     if config.model.cpu_step == "off":
         return "--cpu-step=off"
     if config.model.attention_backend != "auto":
         return f"--attention-backend={config.model.attention_backend}"
     if not features.avx2 and features.architecture != "arm64":
         return f"it needs AVX2 with FMA and F16C, or NEON; this processor is {features.instruction_set}"
+    return None
+
+
+def _beyond_the_table(spec: ModelSpec, dtype: torch.dtype, kernel_cache: Path) -> str | None:
+    """Import the kernels, which are kept below ``kernel_cache``; return what they do not compute of ``spec``."""
     # numba takes two seconds to import, and looks at its settings when the kernels are imported.
     from sapwood_engine.kernels import compiled as kernels  # noqa: PLC0415
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import torch
 
 from sapwood_engine.core.step import PageCopy
+from sapwood_engine.kernels.huge_pages import HugePages
 
 
 class KvPool:
@@ -31,9 +32,9 @@ class KvPool:
         dtype: torch.dtype,
         device: torch.device | None = None,
     ) -> None:
-        self._block = torch.empty(
-            (num_layers, 2, num_pages, page_size, num_kv_heads, head_dim), dtype=dtype, device=device
-        )
+        shape = (num_layers, 2, num_pages, page_size, num_kv_heads, head_dim)
+        on_cpu = device is None or device.type == "cpu"
+        self._block = HugePages().zeros(shape, dtype) if on_cpu else torch.empty(shape, dtype=dtype, device=device)
         self.layers: list[tuple[torch.Tensor, torch.Tensor]] = [(layer[0], layer[1]) for layer in self._block]
         """[num_layers] of (K, V), each [num_pages, page_size, num_kv_heads, head_dim]; views valid until `release`."""
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from sapwood_engine.core.request import TokenLogprobs
@@ -67,19 +66,17 @@ class _Seat:
             self.history = _History(opened.prompt_ids, opened.output_ids)
 
 
-@dataclass(frozen=True, slots=True)
 class _Columns:
     """What every draw needs, [max_seats] each."""
 
-    truncation: Truncation
-    seeds: npt.NDArray[np.uint64]
-    num_outputs: npt.NDArray[np.uint64]
-
-    @classmethod
-    def of(cls, max_seats: int) -> _Columns:
+    def __init__(self, max_seats: int) -> None:
         singles = np.zeros((3, max_seats), np.float32)
-        truncation = Truncation(singles[0], np.zeros(max_seats, np.int64), singles[1], singles[2])
-        return cls(truncation, np.zeros(max_seats, np.uint64), np.zeros(max_seats, np.uint64))
+        self.truncation = Truncation(singles[0], np.zeros(max_seats, np.int64), singles[1], singles[2])
+        self.seeds = np.zeros(max_seats, np.uint64)
+        self.num_outputs = np.zeros(max_seats, np.uint64)
+        self._picked: tuple[list[int], Truncation, bool] = ([], self.truncation, False)
+        """For these seats, what they truncate, and whether any of them looks at a uniform number: step after step the
+        same seats ask."""
 
     def open(self, opened: SeatOpened) -> None:
         seat, params = opened.seat, opened.sampling
@@ -90,14 +87,16 @@ class _Columns:
         self.truncation.min_p[seat] = params.min_p
         self.seeds[seat] = params.seed & _MASK_64
         self.num_outputs[seat] = len(opened.output_ids)
+        self._picked = ([], self.truncation, False)
 
-    def pick(self, seats: Ids) -> tuple[Truncation, Doubles]:
-        """Return what `Draw` needs for ``seats``; the uniform numbers are 0 where no row looks at them."""
-        every = self.truncation
-        picked = Truncation(every.temperature[seats], every.top_k[seats], every.top_p[seats], every.min_p[seats])
-        if not picked.temperature.any():
-            return picked, np.zeros(len(seats))
-        return picked, sampling.uniforms(self.seeds[seats], self.num_outputs[seats])
+    def pick(self, seats: list[int], at: Ids) -> tuple[Truncation, Doubles]:
+        """Return what `Draw` needs for ``seats``, ``at`` as an array; a uniform number is 0 where nobody looks."""
+        if seats != self._picked[0]:
+            every = self.truncation
+            picked = Truncation(every.temperature[at], every.top_k[at], every.top_p[at], every.min_p[at])
+            self._picked = (seats, picked, bool(picked.temperature.any()))
+        _, picked, looks = self._picked
+        return picked, sampling.uniforms(self.seeds[at], self.num_outputs[at]) if looks else np.zeros(len(seats))
 
 
 class Sampler:
@@ -105,7 +104,7 @@ class Sampler:
 
     def __init__(self, *, max_seats: int, draw: Draw = sampling.sample) -> None:
         self._draw = draw
-        self._columns = _Columns.of(max_seats)
+        self._columns = _Columns(max_seats)
         self._seats: list[_Seat | None] = [None] * max_seats
         self.last_tokens = np.zeros(max_seats, np.int64)
         """[max_seats] the token drawn last for each seat; 0 where none was."""
@@ -130,7 +129,7 @@ class Sampler:
         _penalise(logits, states)
         _edit(logits, states, suppress)
         at = np.array(seats, np.int64)
-        ids, usable = self._draw(logits, *self._columns.pick(at))
+        ids, usable = self._draw(logits, *self._columns.pick(list(seats), at))
         unusable: list[int] = np.flatnonzero(~usable).tolist()
         logprobs: dict[int, TokenLogprobs] = {}
         if untouched is not None:

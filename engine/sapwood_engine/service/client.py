@@ -25,6 +25,7 @@ from sapwood_engine.core.request import Namespace, Request, RequestId
 from sapwood_engine.errors import (
     Draining,
     GenerationFailed,
+    Loading,
     Overloaded,
     RequestError,
     SapwoodError,
@@ -127,9 +128,9 @@ class EngineClient:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The model's tokenizer; raises `Draining` while it is not yet loaded."""
+        """The model's tokenizer; raises `Loading` while it is not yet loaded."""
         if self._tokenizer is None:
-            raise Draining(retry_after_seconds=_RETRY_WHILE_LOADING_SECONDS)
+            raise Loading(retry_after_seconds=_RETRY_WHILE_LOADING_SECONDS)
         return self._tokenizer
 
     def checkpoint_found(
@@ -203,7 +204,7 @@ class EngineClient:
         if self._state == "draining":
             raise Draining(retry_after_seconds=max(1, math.ceil(self._drain_seconds)))
         if self._state != "ready" or self.capacity is None:
-            raise Draining(retry_after_seconds=_RETRY_WHILE_LOADING_SECONDS)
+            raise Loading(retry_after_seconds=_RETRY_WHILE_LOADING_SECONDS)
         return self.capacity
 
     def _raise_if_dead(self) -> None:
@@ -386,12 +387,12 @@ class EngineClient:
     # --- for operators
 
     async def admin(self, action: AdminAction, **arguments: Any) -> dict[str, Any]:
-        """Ask the worker and return its answer; `WorkerDied`, `Draining` while it loads, `SapwoodError`
+        """Ask the worker and return its answer; `WorkerDied`, `Loading` while it loads, `SapwoodError`
         as it says.
         """
         self._raise_if_dead()
         if self.capacity is None:
-            raise Draining(retry_after_seconds=_RETRY_WHILE_LOADING_SECONDS)
+            raise Loading(retry_after_seconds=_RETRY_WHILE_LOADING_SECONDS)
         call_id = next(self._serials)
         future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._admin_calls[call_id] = future

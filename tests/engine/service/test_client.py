@@ -27,7 +27,7 @@ from support_service import (
 
 from sapwood_contract.http import LoadSnapshot
 from sapwood_engine.core.request import SamplingParams
-from sapwood_engine.errors import Draining, GenerationFailed, Overloaded, RequestError, WorkerDied
+from sapwood_engine.errors import Draining, GenerationFailed, Loading, Overloaded, RequestError, WorkerDied
 from sapwood_engine.service.client import EngineClient, Generation, TextDelta
 from sapwood_engine.service.generation import TokenInfo
 from sapwood_engine.service.ipc import HttpChannel, WorkerChannel
@@ -271,12 +271,12 @@ async def test_nothing_is_taken_before_the_engine_is_ready() -> None:
     client = EngineClient(channel, model_name="fake", max_queued=1, drain_seconds=1.0)
     try:
         assert client.state == "loading"
-        with pytest.raises(Draining):
+        with pytest.raises(Loading):
             _ = client.tokenizer
-        with pytest.raises(Draining) as refusal:
+        with pytest.raises(Loading) as refusal:
             await first_delta(client, generation())
         assert refusal.value.retry_after_seconds == 5
-        with pytest.raises(Draining):
+        with pytest.raises(Loading):
             await client.admin("check")
     finally:
         channel.close()

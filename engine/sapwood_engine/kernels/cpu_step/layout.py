@@ -24,8 +24,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
+from sapwood_engine.kernels.huge_pages import HugePages
 from sapwood_engine.kernels.simd import BF16_DOT, LANES
 
 PANEL = 2 * LANES
@@ -54,8 +57,8 @@ def padded(size: int, multiple: int) -> int:
     return -(-size // multiple) * multiple
 
 
-def pack(weight: torch.Tensor, *, depth: int | None = None, int8: bool = False) -> Packed:
-    """Lay ``weight`` [num_columns, depth], bfloat16 or float16, out in panels; a new tensor.
+def pack(weight: torch.Tensor, memory: HugePages, *, depth: int | None = None, int8: bool = False) -> Packed:
+    """Lay ``weight`` [num_columns, depth], bfloat16 or float16, out in panels, in new ``memory``.
 
     ``depth`` is what the activations are padded to, at least the weight's. With ``int8`` every column is divided by
     a 127th of its largest magnitude and rounded to nearest.
@@ -64,7 +67,7 @@ def pack(weight: torch.Tensor, *, depth: int | None = None, int8: bool = False) 
     depth = padded(depth or own_depth, DEPTH_MULTIPLE)
     num_panels = padded(columns, PANEL) // PANEL
     dtype, behind = (torch.int8, SCALE_BYTES) if int8 else (weight.dtype, 0)
-    out = torch.zeros(num_panels, (depth + behind) * PANEL, dtype=dtype)
+    out = memory.zeros((num_panels, (depth + behind) * PANEL), dtype)
     # A bounded number of panels at a time: the padded copy beside the result stays small.
     step = max(1, _PACKED_ELEMENTS // (depth * PANEL))
     for first in range(0, num_panels, step):
@@ -105,23 +108,29 @@ def _order(panels: torch.Tensor) -> torch.Tensor:
     return panels.view(count, 2, LANES, depth).permute(0, 3, 2, 1)
 
 
-def unpack_rows(packed: Packed, columns: torch.Tensor) -> torch.Tensor:
-    """Return ``columns`` (int64 [n]) of a packed weight as float32 [n, depth]: how a tied embedding is read."""
-    panel, column = columns // PANEL, columns % PANEL
-    panels = packed.panels
-    if panels.dtype == torch.int8:
-        values = panels[:, : packed.depth * PANEL].view(-1, packed.depth, PANEL)
-        scales = panels[:, packed.depth * PANEL :].view(torch.float32)
-        dequantised: torch.Tensor = values[panel, :, column] * scales[panel, column, None]
+def unpack_rows(packed: Packed, columns: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+    """Return ``columns`` [n] of a packed weight as float32 [n, depth]: how a tied embedding is read.
+
+    With numpy, whose calls cost a third of torch's: for a single token there is little else to do.
+    """
+    panel, column = np.divmod(columns, PANEL)
+    depth = packed.depth
+    if packed.panels.dtype == torch.int8:
+        panels = packed.panels.numpy()
+        values = panels[:, : depth * PANEL].reshape(-1, depth, PANEL)
+        scales = panels[:, depth * PANEL :].view(np.float32)
+        dequantised: npt.NDArray[np.float32] = values[panel, :, column] * scales[panel, column, None]
         return dequantised
-    if panels.dtype == torch.float16:
-        found = panels.view(packed.num_panels, packed.depth, PANEL)[panel, :, column]
-    elif BF16_DOT:
-        found = panels.view(packed.num_panels, packed.depth // 2, PANEL, 2)[panel, :, column].flatten(1)
+    if packed.panels.dtype == torch.float16:
+        halves = packed.panels.numpy().reshape(-1, depth, PANEL)
+        return halves[panel, :, column].astype(np.float32)
+    # numpy has no bfloat16: it is the upper half of a float32.
+    bits = packed.panels.view(torch.int16).numpy().view(np.uint16)
+    if BF16_DOT:
+        found = bits.reshape(-1, depth // 2, PANEL, 2)[panel, :, column].reshape(len(columns), depth)
     else:
-        ordered = panels.view(packed.num_panels, packed.depth, LANES, 2)
-        found = ordered[panel, :, column % LANES, column // LANES]
-    return found.float()
+        found = bits.reshape(-1, depth, LANES, 2)[panel, :, column % LANES, column // LANES]
+    return (found.astype(np.uint32) << 16).view(np.float32)
 
 
 def interleave(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:

@@ -113,6 +113,18 @@ class Buffers(NamedTuple):
     """int64 [num_layers] counters, 0 before the step"""
 
 
+class Rotation(NamedTuple):
+    """How heads turn: the frequencies, and memory for one step's cosines and sines, which every layer reads."""
+
+    inverse: Any
+    """float32 [rotary_half] angle of a position"""
+    amplitude: float
+    cos: Any
+    """float32 [most rows, 2 * rotary_half]"""
+    sin: Any
+    """The same; the first half negated"""
+
+
 class Batch(NamedTuple):
     """What this step computes."""
 
@@ -121,9 +133,8 @@ class Batch(NamedTuple):
     """Address, float32 [rows, hidden]: the embeddings"""
     slots: Any
     """int64 [rows]"""
-    cos: int
-    """Addresses, float32 [rows, 2 * rotary_half]"""
-    sin: int
+    positions: Any
+    """int64 [rows]"""
     kv_indices: Any
     """int32, as in `attention.base`"""
     num_units: int
@@ -196,7 +207,19 @@ def multiply_gated(x_tag, w_tag, model, x, x_bytes, rows, weight, wide, bias, sc
 
 
 @njit(**EXACT_INNER)
-def place_token(x_tag, kv_tag, model, shape, layer, buffers, batch, m):  # type: ignore[no-untyped-def]
+def turn_to(rotation, m, position):  # type: ignore[no-untyped-def]
+    """Fill row ``m`` of ``rotation`` for a token at ``position``."""
+    half = len(rotation.inverse)
+    amplitude = np.float32(rotation.amplitude)
+    for i in range(half):
+        angle = np.float32(position) * rotation.inverse[i]
+        cos, sin = np.cos(angle) * amplitude, np.sin(angle) * amplitude
+        rotation.cos[m, i] = rotation.cos[m, half + i] = cos
+        rotation.sin[m, i], rotation.sin[m, half + i] = -sin, sin
+
+
+@njit(**EXACT_INNER)
+def place_token(x_tag, kv_tag, model, shape, layer, buffers, batch, rotation, m):  # type: ignore[no-untyped-def]
     """Normalise and rotate the heads of token ``m``; store its key and value, and its queries for attention."""
     dim, group = shape.dim, shape.group
     row = buffers.qkv + m * model.qkv_width * 4
@@ -207,7 +230,8 @@ def place_token(x_tag, kv_tag, model, shape, layer, buffers, batch, m):  # type:
             normalise(_FLOATS, at, 0, at, 0, norm, dim, model.eps, 0, 1)
         if model.rotary_half > 0:
             turn = m * model.rotary_half * 8
-            rotate_row(at, batch.cos + turn, batch.sin + turn, model.rotary_half)
+            cos, sin = np.int64(rotation.cos.ctypes.data) + turn, np.int64(rotation.sin.ctypes.data) + turn
+            rotate_row(at, cos, sin, model.rotary_half)
     slot = batch.slots[m] * shape.kv_slot
     for head in range(shape.num_kv_heads):
         key = row + (model.heads + head) * dim * 4
@@ -250,7 +274,7 @@ def normed_for(x_tag, model, buffers, rows, weight, t, num_threads, waited):  # 
 
 
 @njit(**EXACT_INNER)
-def walk(x_tag, w_tag, kv_tag, model, shape, layers, buffers, batch, work, t, num_threads, space, parts):  # type: ignore[no-untyped-def]
+def walk(x_tag, w_tag, kv_tag, model, shape, layers, buffers, batch, rotation, work, t, num_threads, space, parts):  # type: ignore[no-untyped-def]
     """Thread ``t``'s part of the step."""
     rows, hidden = batch.num_rows, model.hidden
     x_bytes, act = model.hidden_width * 4, x_tag.itemsize
@@ -261,6 +285,7 @@ def walk(x_tag, w_tag, kv_tag, model, shape, layers, buffers, batch, work, t, nu
     begin, end = share(rows, t, num_threads)
     for m in range(begin, end):
         keep_row(_FLOATS, buffers.x + m * x_bytes, batch.token_rows + m * hidden * 4, hidden, _ONE)
+        turn_to(rotation, m, batch.positions[m])
     waited += num_threads
     wait_for(buffers.barrier, waited)
     q_begin, q_end = share(model.qkv_width // PANEL, t, num_threads)
@@ -276,7 +301,7 @@ def walk(x_tag, w_tag, kv_tag, model, shape, layers, buffers, batch, work, t, nu
         waited += num_threads
         wait_for(buffers.barrier, waited)
         for m in range(begin, end):
-            place_token(x_tag, kv_tag, model, shape, layer, buffers, batch, m)
+            place_token(x_tag, kv_tag, model, shape, layer, buffers, batch, rotation, m)
         waited += num_threads
         wait_for(buffers.barrier, waited)
         while True:
@@ -319,7 +344,7 @@ _FLOATS = np.empty(0, np.float32)
 
 
 @njit(parallel=True, **EXACT_OPTIONS)
-def run_step(x_tag, w_tag, kv_tag, num_threads, model, shape, layers, buffers, batch, work, space, parts):  # type: ignore[no-untyped-def]
+def run_step(x_tag, w_tag, kv_tag, num_threads, model, shape, layers, buffers, batch, rotation, work, space, parts):  # type: ignore[no-untyped-def]
     """Compute ``batch``: write K and V to the pages and the wanted final states, after the norm, to ``batch.out``.
 
     ``x_tag``, ``w_tag``, ``kv_tag``: arrays whose dtypes name the elements of activations, weights and pages.
@@ -327,8 +352,9 @@ def run_step(x_tag, w_tag, kv_tag, num_threads, model, shape, layers, buffers, b
     """
     for t in prange(num_threads):
         walk(
-            x_tag, w_tag, kv_tag, model, shape, layers, buffers, batch, work, t, num_threads, of_thread(space, t), parts
-        )
+            x_tag, w_tag, kv_tag, model, shape, layers, buffers, batch, rotation, work, t, num_threads,
+            of_thread(space, t), parts,
+        )  # fmt: skip
 
 
 @njit(parallel=True, **EXACT_OPTIONS)

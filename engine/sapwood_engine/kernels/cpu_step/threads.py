@@ -145,7 +145,10 @@ def _bind(masks):  # type: ignore[no-untyped-def]
 
 
 def bind_threads(processors: Sequence[Collection[int]]) -> None:
-    """Let thread ``t`` of the calling thread's pool run on ``processors[t]``; the calling thread is the first."""
+    """Let thread ``t`` of the calling thread's pool run on ``processors[t]``; the calling thread is the first.
+
+    A binding that the system refuses, as after a change of the processors allowed, leaves the thread where it was.
+    """
     size = max(map(max, processors)) // 64 * 8 + 8
     masks = np.zeros((len(processors), size), np.uint8)
     for mask, allowed in zip(masks, processors, strict=True):

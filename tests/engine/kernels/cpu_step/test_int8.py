@@ -8,8 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support_cpu_step import multiply_weight
 
-from sapwood_engine.kernels.cpu_step.layout import PANEL, pack, unpack_rows
+from sapwood_engine.kernels.cpu_step.layout import PANEL, Packed, pack, unpack_rows
+from sapwood_engine.kernels.huge_pages import HugePages
 from sapwood_engine.kernels.simd import BF16_DOT, TAGS
+
+
+def rows_of(packed: Packed, columns: torch.Tensor) -> torch.Tensor:
+    return torch.from_numpy(unpack_rows(packed, columns.numpy()))
+
 
 ACTIVATIONS = [torch.float32, *([torch.bfloat16] if BF16_DOT else [])]
 DTYPES = st.sampled_from((torch.bfloat16, torch.float16))
@@ -36,8 +42,8 @@ def test_a_weight_is_off_by_half_a_254th_of_what_its_column_spans_and_no_more(
     columns: int, depth: int, more: int, dtype: torch.dtype
 ) -> None:
     weight = columns_of_all_sizes(columns, depth, dtype=dtype)
-    packed = pack(weight, depth=depth + more, int8=True)
-    found = unpack_rows(packed, torch.arange(packed.num_panels * PANEL))
+    packed = pack(weight, HugePages(), depth=depth + more, int8=True)
+    found = rows_of(packed, torch.arange(packed.num_panels * PANEL))
     step = weight.float().abs().amax(1, keepdim=True) / MOST
     assert ((found[:columns, :depth] - weight.float()).abs() <= step * (0.5 + MOST * SLACK * ROUNDING)).all()
     assert not found[columns:].any()
@@ -51,14 +57,14 @@ def test_what_is_quantised_is_not_changed_by_being_quantised_again(
     exact = torch.randint(-MOST, MOST + 1, (columns, depth), generator=torch.Generator().manual_seed(depth))
     exact[:, 0] = MOST
     weight = (exact * 2.0**-9).to(dtype)
-    found = unpack_rows(pack(weight, int8=True), torch.arange(columns))
+    found = rows_of(pack(weight, HugePages(), int8=True), torch.arange(columns))
     assert torch.equal(found[:, :depth], weight.float())
 
 
 def test_a_column_of_zeros_stays_one_and_a_column_of_nan_spoils_no_other() -> None:
     weight = random(5, 12, seed=0, dtype=torch.bfloat16)
     weight[1], weight[3, 7] = 0, torch.nan
-    found = unpack_rows(pack(weight, int8=True), torch.arange(5))
+    found = rows_of(pack(weight, HugePages(), int8=True), torch.arange(5))
     assert not found[1].any()
     assert found[3].isnan().all()
     assert not found[[0, 1, 2, 4]].isnan().any()
@@ -66,8 +72,8 @@ def test_a_column_of_zeros_stays_one_and_a_column_of_nan_spoils_no_other() -> No
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_a_weight_takes_a_byte_and_a_column_four_more(dtype: torch.dtype) -> None:
-    panels = pack(random(3 * PANEL, 300, seed=0, dtype=dtype), int8=True).panels
-    assert panels.untyped_storage().nbytes() == 3 * PANEL * (300 + 4)
+    panels = pack(random(3 * PANEL, 300, seed=0, dtype=dtype), HugePages(), int8=True).panels
+    assert panels.nbytes == 3 * PANEL * (300 + 4)
 
 
 def multiply(
@@ -83,7 +89,7 @@ def multiply(
         "a bias": (bias.data_ptr(), 0),
         "what is there": (out.data_ptr(), out_bytes),
     }[init]
-    panel = pack(weight, int8=True).panels
+    panel = pack(weight, HugePages(), int8=True).panels
     wide = torch.empty(depth, PANEL, dtype=x.dtype)
     multiply_weight(
         TAGS[x.dtype], TAGS[torch.int8], x.data_ptr(), depth * x.itemsize, num_rows, panel.data_ptr(), depth,
@@ -103,7 +109,7 @@ def test_a_panel_of_any_height_and_depth_gives_the_product_with_what_was_kept(
     x = random(num_rows, depth, seed=seed, dtype=x_dtype)
     weight = columns_of_all_sizes(PANEL, depth, dtype=dtype, seed=seed + 1)
     before, bias = random(num_rows, PANEL, seed=seed + 2), random(PANEL, seed=seed + 3)
-    kept = unpack_rows(pack(weight, int8=True), torch.arange(PANEL)).double()
+    kept = rows_of(pack(weight, HugePages(), int8=True), torch.arange(PANEL)).double()
     start = {"nothing": torch.zeros(1), "a bias": bias, "what is there": before}[init].double()
     wanted = start + x.double() @ kept.T
     allowed = SLACK * ROUNDING * (depth + 2) * (start.abs() + x.double().abs() @ kept.abs().T)

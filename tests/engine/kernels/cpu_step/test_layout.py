@@ -7,8 +7,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sapwood_engine.kernels.cpu_step.layout import DEPTH_MULTIPLE, PANEL, interleave, pack, padded, unpack_rows
+from sapwood_engine.kernels.cpu_step.layout import DEPTH_MULTIPLE, PANEL, Packed, interleave, pack, padded, unpack_rows
+from sapwood_engine.kernels.huge_pages import HugePages
 from sapwood_engine.kernels.simd import LANES
+
+
+def rows_of(packed: Packed, columns: torch.Tensor) -> torch.Tensor:
+    return torch.from_numpy(unpack_rows(packed, columns.numpy()))
+
 
 DTYPES = st.sampled_from((torch.bfloat16, torch.float16))
 
@@ -22,12 +28,12 @@ def test_any_weight_is_read_back_to_the_bit_with_zeros_behind_it(
     columns: int, depth: int, more: int, dtype: torch.dtype
 ) -> None:
     weight = random(columns, depth, dtype=dtype)
-    packed = pack(weight, depth=depth + more)
+    packed = pack(weight, HugePages(), depth=depth + more)
     assert (packed.num_columns, packed.num_panels) == (columns, padded(columns, PANEL) // PANEL)
     assert packed.depth == padded(depth + more, DEPTH_MULTIPLE)
     assert packed.panels.dtype == dtype
     assert packed.panels.numel() == packed.num_panels * PANEL * packed.depth
-    found = unpack_rows(packed, torch.arange(packed.num_panels * PANEL))
+    found = rows_of(packed, torch.arange(packed.num_panels * PANEL))
     assert found.shape == (packed.num_panels * PANEL, packed.depth)
     assert torch.equal(found[:columns, :depth], weight.float())
     assert not found[columns:].any()
@@ -38,14 +44,14 @@ def test_any_weight_is_read_back_to_the_bit_with_zeros_behind_it(
 def test_rows_are_read_in_any_order_and_as_often_as_asked(ids: list[int], dtype: torch.dtype) -> None:
     weight = random(50, 12, dtype=dtype)
     wanted = torch.tensor(ids, dtype=torch.int64)
-    assert torch.equal(unpack_rows(pack(weight), wanted), weight[wanted].float())
+    assert torch.equal(rows_of(pack(weight, HugePages()), wanted), weight[wanted].float())
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_a_weight_larger_than_what_is_packed_at_a_time_is_whole(dtype: torch.dtype) -> None:
     weight = random(5 * PANEL + 3, 60_000, dtype=dtype)
     assert weight.numel() > 4 * 1024 * 1024
-    assert torch.equal(unpack_rows(pack(weight), torch.arange(len(weight))), weight.float())
+    assert torch.equal(rows_of(pack(weight, HugePages()), torch.arange(len(weight))), weight.float())
 
 
 @given(rows=st.integers(1, 3 * LANES), depth=st.integers(1, 40), dtype=DTYPES)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from support_cpu_step import PRODUCTS, multiply_panel
 
 from sapwood_engine.kernels.cpu_step.layout import PANEL, pack
+from sapwood_engine.kernels.huge_pages import HugePages
 from sapwood_engine.kernels.simd import TAGS
 
 Init = Literal["nothing", "a bias", "what is there"]
@@ -37,7 +38,7 @@ def multiply(
     wide[:, :depth] = x
     out = torch.full((num_rows + 1, PANEL + 5), GUARD)
     out[:num_rows, :PANEL] = before
-    panel = weight.T.contiguous() if weight.dtype == torch.float32 else pack(weight).panels
+    panel = weight.T.contiguous() if weight.dtype == torch.float32 else pack(weight, HugePages()).panels
     out_bytes = out.stride(0) * 4
     start, start_bytes = {
         "nothing": (0, 0),
