@@ -44,6 +44,8 @@ class Plot:
     lines: Sequence[Line]
     logarithmic: bool = False
     """Both axes"""
+    x_names: Sequence[str] = ()
+    """Instead of the numbers 0, 1, …"""
 
 
 def svg(plot: Plot) -> str:
@@ -62,7 +64,7 @@ def svg(plot: Plot) -> str:
         _text((_LEFT + _WIDTH - _RIGHT) / 2, _HEIGHT - 12, plot.x_label),
         _text(16, (_TOP + _HEIGHT - _BOTTOM) / 2, plot.y_label, "middle", _TURNED),
         *_grid(y_ticks, y_of),
-        *_x_ticks(x_values, x_of),
+        *_x_ticks(x_values, x_of, plot.x_names),
     ]
     for line, colour in zip(plot.lines, _COLOURS, strict=False):
         parts += _line(line, colour, x_of, y_of)
@@ -97,12 +99,12 @@ def _grid(ticks: Sequence[float], y_of: Callable[[float], float]) -> Iterable[st
         yield _text(_LEFT - 6, y + 4, f"{tick:g}", "end")
 
 
-def _x_ticks(values: Sequence[float], x_of: Callable[[float], float]) -> Iterable[str]:
+def _x_ticks(values: Sequence[float], x_of: Callable[[float], float], names: Sequence[str]) -> Iterable[str]:
     last = -math.inf
     for value in values:
         if x_of(value) - last >= _LEAST_GAP:
             last = x_of(value)
-            yield _text(last, _HEIGHT - _BOTTOM + 18, f"{value:g}")
+            yield _text(last, _HEIGHT - _BOTTOM + 18, names[int(value)] if names else f"{value:g}")
 
 
 def _line(line: Line, colour: str, x_of: Callable[[float], float], y_of: Callable[[float], float]) -> Iterable[str]:

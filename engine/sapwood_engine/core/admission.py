@@ -29,7 +29,7 @@ class SchedulerConfig:
     """Most tokens of a step, over all rows; the capacity may lower it."""
     chunk_tokens: int = 512
     """Most prompt tokens of one request in one step."""
-    itl_target_seconds: float = 0.1
+    itl_target_seconds: float = 0.08
     """Longest step that prefills may make of one in which somebody decodes, as far as costs can be told."""
     ttft_target_seconds: float = 2.0
     """What the ``sapwood`` policy's ageing aims at: after waiting this much longer no cache hit overtakes."""

@@ -129,6 +129,11 @@ def use_threads(num_threads: int) -> int:
     return count
 
 
+def threads_in_use() -> int:
+    """Return how many threads the calling thread's parallel kernels run on: as `use_threads` said last, or all."""
+    return int(numba.get_num_threads())
+
+
 def fingerprint(sources: Path) -> str:
     """Return 16 hex digits for the Python files below ``sources``, this processor and numba's version."""
     digest = hashlib.sha256()

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from numba import njit, prange
 
-from sapwood_engine.kernels.compiled import EXACT_INNER, EXACT_OPTIONS, use_threads
+from sapwood_engine.kernels.compiled import EXACT_INNER, EXACT_OPTIONS, threads_in_use, use_threads
 from sapwood_engine.kernels.sampling import Doubles, Flags, Ids, Truncation
 
 _ONE_BITS = 44
@@ -44,9 +44,14 @@ _C0 = np.float32(1.0)
 
 
 class CpuSampler:
-    """Draws tokens with memory of its own, made once; called from one thread at a time."""
+    """Draws tokens with memory of its own, made once; called from one thread at a time.
+
+    On the threads that the step before it ran on, and on no more than there are rows: one that another program has put
+    aside would be waited for.
+    """
 
     def __init__(self, vocab_size: int, *, num_threads: int) -> None:
+        """``num_threads``: the most."""
         assert vocab_size < _MOST_IDS, f"the weights of {vocab_size} ids may not fit into 64 bits"
         self._num_threads = num_threads
         self._weights = np.zeros((num_threads, vocab_size), np.int64)
@@ -64,7 +69,8 @@ class CpuSampler:
             flat = logits.as_strided(((num_rows - 1) * stride + vocab_size,), (1,)).numpy()
             columns = (truncation.temperature, truncation.top_k, truncation.top_p, truncation.min_p, uniforms)
             scratch = (self._weights, self._ids)
-            _sample(flat, flat.view(np.int32), stride, columns, scratch, ids, usable, use_threads(self._num_threads))
+            num_threads = use_threads(min(self._num_threads, threads_in_use(), num_rows))
+            _sample(flat, flat.view(np.int32), stride, columns, scratch, ids, usable, num_threads)
         return ids, usable
 
 
