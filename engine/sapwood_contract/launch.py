@@ -12,7 +12,7 @@ import dataclasses
 import typing
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, NoReturn, get_args, get_origin
 
 SchedulerPolicy = Literal["sapwood", "fcfs", "lpm", "dfs-weight", "lof", "random", "routing-key", "priority"]
 EvictionPolicyName = Literal["lru", "lfu", "slru", "fifo", "mru", "filo", "priority", "ttl", "cost"]
@@ -80,7 +80,7 @@ class LaunchOptions:
     max_step_tokens: int = _option(2048, "most tokens in one step, over all requests")
     chunk_tokens: int = _option(512, "most prompt tokens of one request in one step")
     itl_target_seconds: float = _option(
-        0.1, "time between a stream's tokens that prefills beside it keep to, as far as measured step costs tell"
+        0.08, "time between a stream's tokens that prefills beside it keep to, as far as measured step costs tell"
     )
     ttft_target_seconds: float = _option(2.0, "time to first token that the sapwood policy's ageing aims at")
     step_timeout_seconds: float = _option(
@@ -122,9 +122,39 @@ def to_argv(options: LaunchOptions) -> list[str]:
     return argv
 
 
+@dataclass(frozen=True, slots=True)
+class Unusable:
+    """Argv that `parse` refuses."""
+
+    problem: str
+
+
+class _Refused(Exception):
+    """What `_ReadingParser` found, on its way to `read`."""
+
+
+class _ReadingParser(argparse.ArgumentParser):
+    """Raises where its base prints and exits."""
+
+    def error(self, message: str) -> NoReturn:
+        raise _Refused(message)
+
+
 def parse(argv: Sequence[str], *, prog: str = "sapwood serve") -> LaunchOptions:
     """Read ``argv``; on anything unknown or malformed print what is wrong and exit with code 2."""
-    parser = argparse.ArgumentParser(prog=prog, allow_abbrev=False, description="Serve a model over the OpenAI API.")
+    description = "Serve a model over the OpenAI API."
+    return _parse(argparse.ArgumentParser(prog=prog, allow_abbrev=False, description=description), argv)
+
+
+def read(argv: Sequence[str]) -> LaunchOptions | Unusable:
+    """Return what `parse` would, as a value also where that would print and exit: who renders argv can ask first."""
+    try:
+        return _parse(_ReadingParser(allow_abbrev=False, add_help=False), argv)
+    except _Refused as refused:
+        return Unusable(str(refused))
+
+
+def _parse(parser: argparse.ArgumentParser, argv: Sequence[str]) -> LaunchOptions:
     for f in dataclasses.fields(LaunchOptions):
         hint = _bare(HINTS[f.name])
         closed = get_origin(hint) is Literal

@@ -24,12 +24,37 @@ EVICTION_TARGETS = ("dropped", "host", "disk")
 PREEMPTION_REASONS = ("kv_full", "priority")
 WAIT_REASONS = ("capacity", "grammar", "lora", "kv_load")
 STARTUP_PHASES = ("resolve", "load", "compile", "warm")
+GATEWAY_CODES = (
+    *("200", "400", "401", "403", "404", "405", "413", "415", "422", "429"),
+    *("499", "500", "502", "503", "504", "other"),
+)
+"""499: the client left before its answer's end."""
+GATEWAY_ROUTES = ("prefix", "least_load", "round_robin", "sticky", "spill", "none")
+GATEWAY_ATTEMPT_FAILURES = ("connect", "broken", "timeout", "busy", "unavailable", "cut")
+GATEWAY_REPLICA_STATES = ("fit", "terminating", "not_ready", "draining", "resting")
+RECONCILED_KINDS = ("InferenceService",)
+WRITTEN_KINDS = (
+    "InferenceService",
+    "ServiceAccount",
+    "ConfigMap",
+    "Service",
+    "Deployment",
+    "PodDisruptionBudget",
+    "NetworkPolicy",
+    "Ingress",
+    "PodMonitor",
+    "HTTPRoute",
+    "Event",
+)
+WRITE_VERBS = ("apply", "delete", "create")
 
 _LATENCY_SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _ITL_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.04, 0.06, 0.08, 0.1, 0.15, 0.25, 0.5, 1.0)
 _DURATION_SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 _IDLE_SECONDS = (0.1, 1.0, 5.0, 15.0, 30.0, 60.0, 120.0, 300.0, 900.0, 1800.0, 3600.0, 7200.0, 21600.0, 86400.0)
 _STEP_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.35, 0.5, 1.0, 2.0, 5.0)
+_RECONCILE_SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_OVERHEAD_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5)
 _BATCH_TOKENS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0)
 
 
@@ -198,6 +223,91 @@ SERIES: tuple[Series, ...] = (
     Series("sapwood_build_info", "info", "Version of Sapwood and of Python."),
     Series("sapwood_model_info", "info", "Model, revision, arithmetic, attention backend."),
     Series("sapwood_cache_invariant_failures_total", "counter", "Failed integrity checks of the prefix cache."),
+    Series(
+        "sapwood_gateway_requests_total",
+        "counter",
+        "Requests ended, by HTTP status; the model is empty where none that is served was named.",
+        ("model", "code"),
+        {"code": GATEWAY_CODES},
+        program="gateway",
+    ),
+    Series(
+        "sapwood_gateway_requests_running", "gauge", "Requests on their way to replicas or back.", program="gateway"
+    ),
+    Series(
+        "sapwood_gateway_route_total",
+        "counter",
+        "Requests by what their replica was chosen for; none: no replica could take them.",
+        ("result",),
+        {"result": GATEWAY_ROUTES},
+        program="gateway",
+    ),
+    Series(
+        "sapwood_gateway_attempt_failures_total",
+        "counter",
+        "Attempts on a replica that gave no answer, or not the whole of it.",
+        ("reason",),
+        {"reason": GATEWAY_ATTEMPT_FAILURES},
+        program="gateway",
+    ),
+    Series(
+        "sapwood_gateway_overhead_seconds",
+        "histogram",
+        "From a request's last byte to its sending to a replica.",
+        buckets=_OVERHEAD_SECONDS,
+        program="gateway",
+    ),
+    Series(
+        "sapwood_gateway_replicas",
+        "gauge",
+        "Replicas by whether they can take requests; resting: after failures in a row.",
+        ("state",),
+        {"state": GATEWAY_REPLICA_STATES},
+        program="gateway",
+    ),
+    Series(
+        "sapwood_gateway_discovery_failures_total",
+        "counter",
+        "Failed questions to the cluster's API about services and replicas.",
+        program="gateway",
+    ),
+    Series("sapwood_gateway_build_info", "info", "Version of the gateway.", program="gateway"),
+    Series(
+        "sapwood_operator_reconcile_seconds",
+        "histogram",
+        "Time of one turn of reconciling an object.",
+        ("kind",),
+        {"kind": RECONCILED_KINDS},
+        _RECONCILE_SECONDS,
+        program="operator",
+    ),
+    Series(
+        "sapwood_operator_reconcile_errors_total",
+        "counter",
+        "Turns that left something to try again.",
+        ("kind",),
+        {"kind": RECONCILED_KINDS},
+        program="operator",
+    ),
+    Series(
+        "sapwood_operator_queue_depth",
+        "gauge",
+        "Objects that wait for a turn.",
+        ("kind",),
+        {"kind": RECONCILED_KINDS},
+        program="operator",
+    ),
+    Series(
+        "sapwood_operator_api_writes_total",
+        "counter",
+        "Writes sent to the API server.",
+        ("kind", "verb"),
+        {"kind": WRITTEN_KINDS, "verb": WRITE_VERBS},
+        program="operator",
+    ),
+    Series(
+        "sapwood_operator_leader", "gauge", "1 for the operator that leads, 0 for one that waits.", program="operator"
+    ),
 )
 
 BY_NAME: Mapping[str, Series] = {series.name: series for series in SERIES}

@@ -45,23 +45,35 @@ def test_the_defaults_need_no_argv() -> None:
     assert launch.parse([]) == LaunchOptions()
 
 
-@pytest.mark.parametrize(
-    "argv",
-    [
-        ["--page-sise=16"],
-        ["--page-size=many"],
-        ["--page-size"],
-        ["--overlap=maybe"],
-        ["model"],
-        ["--page=16"],
-    ],
-    ids=["unknown", "not a number", "no value", "outside the set", "positional", "abbreviated"],
-)
+MALFORMED = {
+    "unknown": ["--page-sise=16"],
+    "not a number": ["--page-size=many"],
+    "no value": ["--page-size"],
+    "outside the set": ["--overlap=maybe"],
+    "positional": ["model"],
+    "abbreviated": ["--page=16"],
+}
+
+
+@pytest.mark.parametrize("argv", MALFORMED.values(), ids=MALFORMED)
 def test_what_is_unknown_or_malformed_refuses_to_start(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         launch.parse(argv)
     assert ended.value.code == 2
     assert argv[0].split("=")[0] in capsys.readouterr().err
+
+
+@given(all_options())
+def test_who_asks_first_is_given_the_same_options(options: LaunchOptions) -> None:
+    assert launch.read(launch.to_argv(options)) == options
+
+
+@pytest.mark.parametrize("argv", [*MALFORMED.values(), ["--help"]], ids=[*MALFORMED, "help"])
+def test_who_asks_first_is_told_what_is_wrong_and_goes_on(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    refused = launch.read(argv)
+    assert isinstance(refused, launch.Unusable)
+    assert argv[0].split("=")[0] in refused.problem
+    assert capsys.readouterr() == ("", "")
 
 
 def test_a_value_outside_its_closed_set_cannot_be_made_either() -> None:

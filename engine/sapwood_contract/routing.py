@@ -1,0 +1,95 @@
+"""What the operator tells the gateway of one InferenceService: a value, and the JSON of a ConfigMap for it and back.
+
+The gateway learns which replicas there are from EndpointSlices. This is what it must know besides, and even while
+there is no replica at all: that the service exists, what it answers to, and how its replicas are chosen.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+RoutingPolicy = Literal["LeastLoad", "RoundRobin"]
+POLICIES: tuple[RoutingPolicy, ...] = get_args(RoutingPolicy)
+
+ROUTING_LABEL = "serving.sapwood.dev/routing"
+"""Label of the ConfigMaps that hold a route; its value is ``"true"``."""
+SERVICE_LABEL = "serving.sapwood.dev/service"
+"""Label of everything that belongs to an InferenceService; its value is the service's name."""
+COMPONENT_LABEL = "app.kubernetes.io/component"
+"""Label of what a pod, Service or EndpointSlice is part of: ``engine``, ``gateway`` or ``operator``."""
+ROUTE_KEY = "service.json"
+"""Key of the ConfigMap's data."""
+
+
+class InvalidRoute(ValueError):
+    """The text is not a route; the message names what is wrong."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceRoute:
+    """One InferenceService, as the gateway needs it."""
+
+    namespace: str
+    service: str
+    """Name of the InferenceService."""
+    models: tuple[str, ...]
+    """Names in the OpenAI API that the service answers to; the first is the base model."""
+    engine_service: str
+    """Headless Service in ``namespace`` whose EndpointSlices list the replicas."""
+    port: int = 8000
+    """Port of the OpenAI API on a replica."""
+    admin_port: int = 8001
+    """Port of the admin API on a replica."""
+    policy: RoutingPolicy = "LeastLoad"
+    hosts: tuple[str, ...] = ()
+    """Host names from outside the cluster (Ingress, HTTPRoute) that mean this service; one may begin with ``*.``."""
+
+    def __post_init__(self) -> None:
+        for name in ("namespace", "service", "engine_service"):
+            if not isinstance(getattr(self, name), str) or not getattr(self, name):
+                raise InvalidRoute(f"{name}: {getattr(self, name)!r} is not a name")
+        for name in ("port", "admin_port"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 65_535:
+                raise InvalidRoute(f"{name}: {value!r} is not a port from 1 to 65535")
+        for name in ("models", "hosts"):
+            if not all(isinstance(text, str) and text for text in getattr(self, name)):
+                raise InvalidRoute(f"{name}: {getattr(self, name)!r} has something that is not a name")
+        if not self.models:
+            raise InvalidRoute("models: a service answers to one name at least")
+        if self.policy not in POLICIES:
+            raise InvalidRoute(f"policy: {self.policy!r} is not one of {', '.join(POLICIES)}")
+
+
+def to_json(route: ServiceRoute) -> str:
+    """Return the text that `from_json` reads back as ``route``; equal routes give equal texts."""
+    return json.dumps(dataclasses.asdict(route), sort_keys=True)
+
+
+def from_json(text: str) -> ServiceRoute:
+    """Read one route; raises `InvalidRoute` for text that is not JSON, lacks a field or has a wrong value.
+
+    Fields that this version does not know are passed over: a newer operator may write to an older gateway.
+    """
+    try:
+        document = json.loads(text)
+    except ValueError as error:
+        raise InvalidRoute(f"not JSON: {error}") from None
+    if not isinstance(document, Mapping):
+        raise InvalidRoute(f"a route is a JSON object, not {type(document).__name__}")
+    values: dict[str, Any] = {}
+    for field in dataclasses.fields(ServiceRoute):
+        if field.name in document:
+            values[field.name] = document[field.name]
+        elif field.default is dataclasses.MISSING:
+            raise InvalidRoute(f"{field.name}: missing")
+    for name in ("models", "hosts"):
+        if name in values:
+            if not isinstance(values[name], list):
+                raise InvalidRoute(f"{name}: {values[name]!r} is not a list")
+            values[name] = tuple(values[name])
+    return ServiceRoute(**values)

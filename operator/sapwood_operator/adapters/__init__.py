@@ -1,0 +1,1 @@
+"""The operator's only I/O: the Kubernetes API, the Lease, metrics and logs."""

@@ -1,0 +1,87 @@
+"""Every child that a service should have, in the order in which they are written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sapwood_operator.domain.children import http_route, ingress, pod_monitor
+from sapwood_operator.domain.children.config_map import routing_config_map
+from sapwood_operator.domain.children.deployment import deployment
+from sapwood_operator.domain.children.disruption import disruption_budget
+from sapwood_operator.domain.children.network_policy import network_policy
+from sapwood_operator.domain.children.service_account import service_account
+from sapwood_operator.domain.children.services import gateway_service, headless_service
+from sapwood_operator.domain.exposure import GatewayExposure, IngressExposure
+from sapwood_operator.domain.spec import ServiceSpec
+from sapwood_operator.settings import OperatorSettings
+
+OPTIONAL_APIS = frozenset(
+    {
+        (pod_monitor.API_VERSION, pod_monitor.KIND),
+        (ingress.API_VERSION, ingress.KIND),
+        (http_route.API_VERSION, http_route.KIND),
+    }
+)
+"""``(apiVersion, kind)`` of children that are made only where the cluster has their API."""
+
+KINDS = OPTIONAL_APIS | {
+    ("v1", "ServiceAccount"),
+    ("v1", "Service"),
+    ("v1", "ConfigMap"),
+    ("apps/v1", "Deployment"),
+    ("policy/v1", "PodDisruptionBudget"),
+    ("networking.k8s.io/v1", "NetworkPolicy"),
+}
+"""``(apiVersion, kind)`` of every child there may be. What else a service owns is not the operator's to delete."""
+
+
+def is_served(spec: ServiceSpec) -> bool:
+    """Whether the service gets an address: not where it asks for keys, for nothing could check them yet."""
+    return spec.authentication == "None"
+
+
+def missing_apis(spec: ServiceSpec, apis: frozenset[tuple[str, str]]) -> tuple[tuple[str, str, str], ...]:
+    """Return ``(field, apiVersion, kind)`` of what the spec asks for by name and the cluster has no API for."""
+    asked = (
+        (isinstance(spec.exposure.ingress, IngressExposure), "exposure.ingress", ingress),
+        (isinstance(spec.exposure.gateway, GatewayExposure), "exposure.gateway", http_route),
+        (spec.pod_monitor == "Enabled", "observability.podMonitor", pod_monitor),
+    )
+    return tuple(
+        (field, module.API_VERSION, module.KIND)
+        for is_asked, field, module in asked
+        if is_asked and (module.API_VERSION, module.KIND) not in apis
+    )
+
+
+def desired_children(
+    spec: ServiceSpec, settings: OperatorSettings, *, replicas: int, apis: frozenset[tuple[str, str]]
+) -> tuple[Mapping[str, Any], ...]:
+    """Return complete objects; raises `InvalidSpec` for what no pod can be made of.
+
+    Who may speak to a pod, and what is its account, comes before the pods; the address comes last.
+    """
+    children: list[Mapping[str, Any]] = [
+        service_account(spec),
+        network_policy(spec, settings),
+        headless_service(spec),
+        disruption_budget(spec),
+        deployment(spec, settings, replicas),
+    ]
+    if (pod_monitor.API_VERSION, pod_monitor.KIND) in apis and spec.pod_monitor != "Disabled":
+        children.append(pod_monitor.pod_monitor(spec))
+    if is_served(spec):
+        children += [routing_config_map(spec), gateway_service(spec, settings), *_outside(spec, settings, apis)]
+    return tuple(children)
+
+
+def _outside(
+    spec: ServiceSpec, settings: OperatorSettings, apis: frozenset[tuple[str, str]]
+) -> list[Mapping[str, Any]]:
+    children: list[Mapping[str, Any]] = []
+    if isinstance(spec.exposure.ingress, IngressExposure) and (ingress.API_VERSION, ingress.KIND) in apis:
+        children.append(ingress.ingress(spec, spec.exposure.ingress))
+    if isinstance(spec.exposure.gateway, GatewayExposure) and (http_route.API_VERSION, http_route.KIND) in apis:
+        children.append(http_route.http_route(spec, spec.exposure.gateway, settings))
+    return children

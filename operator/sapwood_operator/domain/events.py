@@ -1,0 +1,124 @@
+"""Which changes of a status people are told of as Events, in the order in which they make a story."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Status = Mapping[str, Any]
+_NO_CONDITION: Mapping[str, str] = {"status": "", "reason": "", "message": ""}
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One Event about an InferenceService."""
+
+    type: Literal["Normal", "Warning"]
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A status before and after one reconcile."""
+
+    before: Status
+    """Empty for a service that never had one."""
+    after: Status
+
+    def was(self, type_: str) -> Mapping[str, str]:
+        """Return a condition as it was."""
+        return _condition(self.before, type_)
+
+    def now(self, type_: str) -> Mapping[str, str]:
+        """Return a condition as it is."""
+        return _condition(self.after, type_)
+
+    def turned(self, type_: str, status: str) -> bool:
+        """Whether a condition has this status now and had another, or none."""
+        return self.now(type_)["status"] == status != self.was(type_)["status"]
+
+
+def _condition(status: Status, type_: str) -> Mapping[str, str]:
+    return next((c for c in status.get("conditions") or () if c["type"] == type_), _NO_CONDITION)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One change that is told."""
+
+    sentence: str
+    happened: Callable[[Change], bool]
+    tell: Callable[[Change], Event]
+
+
+def _as_condition(type_: str, kind: Literal["Normal", "Warning"], reason: str = "") -> Callable[[Change], Event]:
+    """Tell a condition's message, under its own reason where no other is given."""
+    return lambda c: Event(kind, reason or c.now(type_)["reason"], c.now(type_)["message"])
+
+
+def _scaled(change: Change) -> bool:
+    return "desiredReplicas" in change.before and _desired(change.before) != _desired(change.after)
+
+
+def _tell_scaled(change: Change) -> Event:
+    return Event("Normal", "Scaled", f"from {_desired(change.before)} to {_desired(change.after)} replicas")
+
+
+def _desired(status: Status) -> int:
+    return int(status["desiredReplicas"])
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        "the service is seen for the first time and can be made",
+        lambda c: not c.before and c.now("Degraded")["status"] == "False",
+        lambda c: Event("Normal", "Created", f"replicas to make: {_desired(c.after)}"),
+    ),
+    Rule(
+        "other fields than before are not acted on",
+        lambda c: (
+            c.now("Unsupported")["status"] == "True"
+            and c.now("Unsupported")["message"] != c.was("Unsupported")["message"]
+        ),
+        _as_condition("Unsupported", "Warning"),
+    ),
+    Rule("another number of replicas is wanted", _scaled, _tell_scaled),
+    Rule(
+        "pods of a new revision begin to replace the former ones",
+        lambda c: c.now("Ready")["reason"] == "RolloutInProgress" != c.was("Ready")["reason"],
+        _as_condition("Ready", "Normal", "RolloutStarted"),
+    ),
+    Rule(
+        "replicas begin to finish their requests",
+        lambda c: c.turned("Draining", "True"),
+        _as_condition("Draining", "Normal", "Draining"),
+    ),
+    Rule(
+        "something needs attention, or something else than before",
+        lambda c: c.now("Degraded")["status"] == "True" and c.now("Degraded")["reason"] != c.was("Degraded")["reason"],
+        _as_condition("Degraded", "Warning"),
+    ),
+    Rule(
+        "the service serves, and not everything of it is ready",
+        lambda c: c.turned("Serving", "True") and c.now("Ready")["status"] != "True",
+        _as_condition("Serving", "Normal", "Serving"),
+    ),
+    Rule(
+        "no replica takes requests any more although some should",
+        lambda c: c.was("Serving")["status"] == "True" and c.turned("Serving", "False") and _desired(c.after) > 0,
+        _as_condition("Serving", "Warning", "NotServing"),
+    ),
+    Rule(
+        "everything is ready",
+        lambda c: c.turned("Ready", "True"),
+        _as_condition("Ready", "Normal", "Ready"),
+    ),
+)
+
+
+def events(before: Status, after: Status) -> tuple[Event, ...]:
+    """Return the Events of a change from one status to the next; ``before`` is empty where there was none."""
+    change = Change(before, after)
+    return tuple(rule.tell(change) for rule in RULES if rule.happened(change))

@@ -1,0 +1,93 @@
+"""How far the pods are: the Deployment's own count, and whether it is about what is desired now."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sapwood_operator.domain.observed import is_leaving
+from sapwood_operator.domain.obstacles import NO_OBSTACLE, NoObstacle, Obstacle, is_ready, pod_obstacle
+
+_REVISION = "deployment.kubernetes.io/revision"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """The replicas of one service."""
+
+    wanted: int
+    exists: bool
+    """Whether there is a Deployment."""
+    settled: bool
+    """Whether the counts are about the revision that is desired: neither a write nor the controller is behind."""
+    total: int = 0
+    updated: int = 0
+    ready: int = 0
+    available: int = 0
+    warming: int = 0
+    """Pods that run and are not ready."""
+    draining: int = 0
+    """Pods that finish their requests before they go."""
+    model_loaded: bool = False
+    """Whether a pod of the current revision is ready."""
+    obstacle: Obstacle | NoObstacle = NO_OBSTACLE
+
+    @property
+    def old(self) -> int:
+        """Pods of former revisions."""
+        return max(0, self.total - self.updated)
+
+
+def read_workload(
+    deployment: Mapping[str, Any] | None,
+    replica_sets: Sequence[Mapping[str, Any]],
+    pods: Sequence[Mapping[str, Any]],
+    *,
+    wanted: int,
+    written: bool,
+) -> Workload:
+    """Read live objects. ``deployment``: None where there is none. ``written``: it is as desired, no write is due."""
+    warming = sum(not is_leaving(pod) and not is_ready(pod) and _runs(pod) for pod in pods)
+    draining = sum(is_leaving(pod) and pod.get("status", {}).get("phase") in ("Pending", "Running") for pod in pods)
+    if deployment is None:
+        return Workload(wanted=wanted, exists=False, settled=False, warming=warming, draining=draining)
+    status = deployment.get("status") or {}
+    current = _current(deployment, replica_sets)
+    current_pods = [pod for pod in pods if current and _template_hash(pod) == _template_hash(current)]
+    model_loaded = bool((current.get("status") or {}).get("readyReplicas"))
+    settled = written and status.get("observedGeneration", 0) >= deployment["metadata"].get("generation", 1)
+    return Workload(
+        wanted=wanted,
+        exists=True,
+        settled=settled,
+        total=status.get("replicas", 0),
+        updated=status.get("updatedReplicas", 0),
+        ready=status.get("readyReplicas", 0),
+        available=status.get("availableReplicas", 0),
+        warming=warming,
+        draining=draining,
+        model_loaded=model_loaded and settled,
+        # Before that, what is in the way may be in the way of the former revision only.
+        obstacle=pod_obstacle(current_pods, deployment, model_loaded=model_loaded) if settled else NO_OBSTACLE,
+    )
+
+
+def _runs(pod: Mapping[str, Any]) -> bool:
+    return bool(pod.get("status", {}).get("phase") == "Running")
+
+
+def _current(deployment: Mapping[str, Any], replica_sets: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Return the ReplicaSet of the Deployment's revision; empty where it is not seen yet."""
+    uid, revision = deployment["metadata"].get("uid"), _revision(deployment)
+    own = (rs for rs in replica_sets if any(o.get("uid") == uid for o in rs["metadata"].get("ownerReferences") or ()))
+    return next((rs for rs in own if _revision(rs) == revision), {})
+
+
+def _revision(document: Mapping[str, Any]) -> str:
+    return str((document["metadata"].get("annotations") or {}).get(_REVISION, ""))
+
+
+def _template_hash(document: Mapping[str, Any]) -> str:
+    """Return what a ReplicaSet and its pods have in common."""
+    return str((document["metadata"].get("labels") or {}).get("pod-template-hash", ""))

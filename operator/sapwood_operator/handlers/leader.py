@@ -1,0 +1,203 @@
+"""What the leading operator does: learns the cluster, then turns events, timers and discoveries into turns of keys.
+
+Everything that is remembered belongs to the event loop's thread; watches and calls run in others and hand over to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from sapwood_contract.routing import SERVICE_LABEL
+from sapwood_operator.adapters.access import Access
+from sapwood_operator.adapters.cluster import Cluster, Listed
+from sapwood_operator.adapters.health import Health
+from sapwood_operator.adapters.kinds import ALWAYS_THERE, OPTIONAL_CHILDREN, SERVICES, Kind
+from sapwood_operator.adapters.metrics import OperatorMetrics
+from sapwood_operator.adapters.outcomes import Refused, Retry
+from sapwood_operator.handlers.reconcile import Reconciler
+from sapwood_operator.handlers.store import ServiceKey, Store
+from sapwood_operator.handlers.watches import Gone, Relisted, Seen, Watches, WatchEvent
+from sapwood_operator.handlers.work_queue import Pace, WorkQueue
+from sapwood_operator.handlers.workers import Workers
+from sapwood_operator.settings import OperatorSettings
+
+_SETTLE_SECONDS = 1.0
+"""Between the first object of a watch's listing and ours: one listing brings many."""
+_RETRY_SECONDS = 2.0
+"""Between two tries to list or to discover."""
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkSettings:
+    """How one process works, whatever it decides."""
+
+    num_workers: int = 4
+    """Services reconciled at once. A turn waits for the API server for most of its time."""
+    request_timeout_seconds: float = 10.0
+    discovery_seconds: float = 30.0
+    """How soon an optional API that was just installed is made use of: no event tells of it without more rights."""
+
+
+class Leader:
+    """One term of leadership."""
+
+    def __init__(
+        self,
+        access: Access,
+        settings: OperatorSettings,
+        work: WorkSettings,
+        *,
+        identity: str,
+        metrics: OperatorMetrics,
+        health: Health,
+    ) -> None:
+        """To be made in the event loop's thread."""
+        self._access = access
+        self._settings = settings
+        self._work = work
+        self._health = health
+        self._loop = asyncio.get_running_loop()
+        self._threads = ThreadPoolExecutor(work.num_workers, "reconcile")
+        self._cluster = Cluster(
+            access.client(connections=work.num_workers + 1),
+            request_timeout_seconds=work.request_timeout_seconds,
+            on_write=metrics.count_write,
+        )
+        self._store = Store()
+        self._reconciler = Reconciler(
+            self._store,
+            self._cluster,
+            settings=settings,
+            identity=identity,
+            threads=self._threads,
+            now=lambda: datetime.now(UTC),
+        )
+        queue: WorkQueue[ServiceKey] = WorkQueue(Pace(), random.random)
+        self._workers = Workers(queue, self._reconciler.reconcile, num_workers=work.num_workers, metrics=metrics)
+        self._to_list: set[Kind] = set()
+        self._asked_to_list = asyncio.Event()
+
+    async def run(self) -> None:
+        """Lead until cancelled."""
+        self._health.phase = "syncing"
+        self._reconciler.apis = await self._discover()
+        await self._list(self._kinds)
+        watches = self._watch()
+        try:
+            self._wake(self._store.keys())
+            self._health.phase = "leading"
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._workers.run())
+                tasks.create_task(self._resync())
+                tasks.create_task(self._list_what_was_asked())
+                while True:
+                    await asyncio.sleep(self._work.discovery_seconds)
+                    if (found := await self._discover()) != self._reconciler.apis:
+                        _log.info("optional APIs changed", extra={"kinds": sorted(kind.kind for kind in found)})
+                        self._reconciler.apis = found
+                        await asyncio.to_thread(watches.stop)
+                        await self._list(self._kinds)
+                        watches = self._watch()
+                        self._wake(self._store.keys())
+        finally:
+            self._health.phase = "stopping"
+            watches.ask_to_stop()
+
+    async def finish(self, *, within_seconds: float) -> None:
+        """Let the turns under way end; begin no call after that."""
+        await self._workers.finish(within_seconds=within_seconds)
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    # --- watching
+
+    @property
+    def _kinds(self) -> tuple[Kind, ...]:
+        optional = (kind for kind in OPTIONAL_CHILDREN if kind in self._reconciler.apis)
+        return (*ALWAYS_THERE, *optional)
+
+    def _watch(self) -> Watches:
+        watches = Watches(
+            self._access,
+            self._kinds,
+            namespaces=self._settings.namespaces,
+            request_timeout_seconds=self._work.request_timeout_seconds,
+            deliver=self._deliver,
+        )
+        watches.start()
+        return watches
+
+    def _deliver(self, event: WatchEvent) -> None:
+        """In the watches' thread, which may outlive the loop by a moment."""
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._take, event)
+
+    def _take(self, event: WatchEvent) -> None:
+        match event:
+            case Seen(live):
+                self._wake(self._store.put(live))
+            case Gone(live):
+                self._wake(self._store.remove(live))
+            case Relisted(kind, live):
+                self._wake(self._store.put(live))
+                self._to_list.add(kind)
+                self._asked_to_list.set()
+
+    def _wake(self, keys: Iterable[ServiceKey]) -> None:
+        for key in keys:
+            self._workers.wake(key)
+
+    # --- listing
+
+    async def _resync(self) -> None:
+        """Make good what no event told, of the cluster and of the operator's own mistakes: look at every service."""
+        while True:
+            await asyncio.sleep(self._settings.resync_seconds)
+            await self._list(self._kinds)
+            self._wake(self._store.keys())
+
+    async def _list_what_was_asked(self) -> None:
+        while True:
+            await self._asked_to_list.wait()
+            await asyncio.sleep(_SETTLE_SECONDS)
+            self._asked_to_list.clear()
+            kinds, self._to_list = tuple(self._to_list), set()
+            await self._list(kinds)
+
+    async def _list(self, kinds: Iterable[Kind]) -> None:
+        """Take in all objects of ``kinds``, trying until it works."""
+        for kind in kinds:
+            for namespace in self._settings.namespaces or ("",):
+                await self._list_kind(kind, namespace)
+
+    async def _list_kind(self, kind: Kind, namespace: str) -> None:
+        selector = "" if kind is SERVICES else SERVICE_LABEL
+        while True:
+            answer = await asyncio.to_thread(self._cluster.list, kind, namespace, label_selector=selector)
+            match answer:
+                case Listed(objects, version):
+                    self._wake(self._store.replace(kind, namespace, objects, version))
+                    return
+                case Refused(status=404) if kind in OPTIONAL_CHILDREN:
+                    return  # its API was removed; discovery will see that too
+                case Refused() | Retry():
+                    self._note_failure(f"listing {kind.plural}", answer)
+                    await asyncio.sleep(_RETRY_SECONDS)
+
+    async def _discover(self) -> frozenset[Kind]:
+        while not isinstance(found := await asyncio.to_thread(self._cluster.present, OPTIONAL_CHILDREN), frozenset):
+            self._note_failure("discovery", found)
+            await asyncio.sleep(_RETRY_SECONDS)
+        return found
+
+    @staticmethod
+    def _note_failure(doing: str, failure: Refused | Retry) -> None:
+        details = {"doing": doing, "reason": failure.reason, "detail": failure.message}
+        _log.warning("the API server did not answer as hoped", extra=details)

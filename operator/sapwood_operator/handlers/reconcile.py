@@ -1,0 +1,193 @@
+"""One reconcile for every event, timer and restart: observe, plan, act, tell. Running it twice changes nothing.
+
+What is observed comes from the store, so a service that has converged costs no call. What the API server answers to a
+write goes into the store at once, so a watch that lags causes no second write. Status is written last, from a plan that
+has seen those answers; events are told before it, under a name that a second try after a crash would give them too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, TypeVar
+
+from sapwood_operator.adapters.cluster import Cluster
+from sapwood_operator.adapters.events import event_object
+from sapwood_operator.adapters.kinds import BY_NAME, Kind
+from sapwood_operator.adapters.outcomes import Absent, Done, Outcome, Refused, Retry
+from sapwood_operator.domain.observed import ApplyProblem, ObjectRef, Observed, is_owned, ref_of
+from sapwood_operator.domain.plan import Delete, Plan, StatusChange, plan
+from sapwood_operator.handlers.store import ServiceKey, Store, without_bookkeeping
+from sapwood_operator.handlers.workers import Converged, NothingThere, TryAgain, Turn
+from sapwood_operator.settings import OperatorSettings
+
+_log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class _Memory:
+    """What is remembered of one service beside the store; an operator that starts anew finds it out again."""
+
+    problems: dict[ObjectRef, ApplyProblem] = field(default_factory=dict)
+    namesakes: dict[ObjectRef, Mapping[str, Any]] = field(default_factory=dict)
+    """Objects of others that have the name of one of ours."""
+    answers: dict[ObjectRef, Mapping[str, Any]] = field(default_factory=dict)
+    """What the API server made of the last write of each child."""
+
+
+class Reconciler:
+    """Makes the cluster what each InferenceService says. All but its calls runs in the event loop's thread."""
+
+    def __init__(
+        self,
+        store: Store,
+        cluster: Cluster,
+        *,
+        settings: OperatorSettings,
+        identity: str,
+        threads: Executor,
+        now: Callable[[], datetime],
+    ) -> None:
+        """``identity`` signs events; ``threads`` runs the blocking calls; ``now`` is in UTC."""
+        self._store = store
+        self._cluster = cluster
+        self._settings = settings
+        self._identity = identity
+        self._threads = threads
+        self._now = now
+        self._memories: dict[ServiceKey, _Memory] = {}
+        self.apis: frozenset[Kind] = frozenset()
+        """Optional kinds that the cluster has."""
+
+    async def reconcile(self, key: ServiceKey) -> Turn:
+        """Bring one service closer to its desired state, and say what is left."""
+        service = self._store.service(key)
+        if service is None:
+            self._memories.pop(key, None)
+            return NothingThere()
+        await self._look_at_namesakes(key)
+        intended = self._plan(key, service)
+        failure = await self._act(key, service, intended)
+        if intended.applies or intended.deletes:
+            service = self._store.service(key) or service
+            intended = self._plan(key, service)
+        failure = await self._tell(service, intended) or failure
+        return failure or Converged(intended.requeue_after_seconds)
+
+    # --- observe and plan
+
+    async def _look_at_namesakes(self, key: ServiceKey) -> None:
+        """Nothing watches objects of others: look again at those that are in the way."""
+        namesakes = self._memory(key).namesakes
+        for ref in namesakes.keys() - self._store.children(key).keys():
+            found = await self._call(self._cluster.read, BY_NAME[ref.api_version, ref.kind], ref.namespace, ref.name)
+            match found:
+                case Done(body):
+                    namesakes[ref] = body
+                case Absent():
+                    del namesakes[ref]
+                    self._note(key, ref, found)
+
+    def _plan(self, key: ServiceKey, service: Mapping[str, Any]) -> Plan:
+        memory = self._memory(key)
+        observed = Observed(
+            service=service,
+            children={**memory.namesakes, **self._store.children(key)},  # ours count where both are known
+            pods=self._store.pods(key),
+            replica_sets=self._store.replica_sets(key),
+            apis=frozenset((kind.api_version, kind.kind) for kind in self.apis),
+            problems=tuple(memory.problems.values()),
+            answers=memory.answers,
+        )
+        return plan(observed, self._settings, self._now())
+
+    # --- act
+
+    async def _act(self, key: ServiceKey, service: Mapping[str, Any], intended: Plan) -> TryAgain | None:
+        """Apply and delete what is planned. A refusal is noted and the rest goes on; a failure ends the turn's writes,
+        because the server that just failed would be asked for more.
+        """
+        for desired in intended.applies:
+            outcome = await self._apply(key, service, desired)
+            self._note(key, ref_of(desired), outcome)
+            if isinstance(outcome, Retry):
+                return _try_again(outcome)
+        for deletion in intended.deletes:
+            outcome = await self._delete(deletion)
+            self._note(key, deletion.ref, outcome)
+            if isinstance(outcome, Retry):
+                return _try_again(outcome)
+        return None
+
+    async def _apply(self, key: ServiceKey, service: Mapping[str, Any], desired: Mapping[str, Any]) -> Outcome:
+        """Apply one child, but never over an object of somebody else's that the watches, which go by label, do not
+        show.
+        """
+        ref = ref_of(desired)
+        if ref not in self._store.children(key):
+            namesake = await self._call(self._cluster.read, BY_NAME[ref.api_version, ref.kind], ref.namespace, ref.name)
+            if isinstance(namesake, Retry | Refused):
+                return namesake
+            if isinstance(namesake, Done) and not is_owned(namesake.body, service["metadata"]["uid"]):
+                self._memory(key).namesakes[ref] = namesake.body
+                return Refused(409, "NameTaken", f"{ref} exists and belongs to somebody else: delete or rename it")
+        outcome = await self._call(self._cluster.apply, desired)
+        if isinstance(outcome, Done):
+            live = without_bookkeeping(outcome.body)
+            self._store.put(live)
+            self._memory(key).answers[ref] = live
+            _log.info("applied", extra={"service": str(key), "object": str(ref)})
+        return outcome
+
+    async def _delete(self, deletion: Delete) -> Outcome:
+        ref = deletion.ref
+        kind = BY_NAME[ref.api_version, ref.kind]
+        outcome = await self._call(self._cluster.delete, kind, ref.namespace, ref.name, uid=deletion.uid)
+        _log.info("deleted", extra={"object": str(ref), "outcome": type(outcome).__name__})
+        return outcome
+
+    def _note(self, key: ServiceKey, ref: ObjectRef, outcome: Outcome) -> None:
+        problems = self._memory(key).problems
+        match outcome:
+            case Refused(_, reason, message):
+                problems[ref] = ApplyProblem(ref, reason, message)
+                _log.warning("refused", extra={"service": str(key), "object": str(ref), "reason": reason})
+            case Done() | Absent():
+                problems.pop(ref, None)
+
+    def _memory(self, key: ServiceKey) -> _Memory:
+        return self._memories.setdefault(key, _Memory())
+
+    # --- tell
+
+    async def _tell(self, service: Mapping[str, Any], intended: Plan) -> TryAgain | None:
+        for event in intended.events:
+            told = await self._call(
+                self._cluster.create_event, event_object(service, event, now=self._now(), identity=self._identity)
+            )
+            if isinstance(told, Retry):
+                return _try_again(told)
+        if not isinstance(intended.status, StatusChange):
+            return None
+        outcome = await self._call(self._cluster.apply_status, service, intended.status.status)
+        match outcome:
+            case Done(body):
+                self._store.put(body)
+            case Retry():
+                return _try_again(outcome)
+            case Refused(_, reason, message):
+                return TryAgain(reason, f"status: {message}")
+        return None
+
+    async def _call(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, lambda: function(*args, **kwargs))
+
+
+def _try_again(failure: Retry) -> TryAgain:
+    return TryAgain(failure.reason, failure.message, failure.after_seconds)

@@ -1,0 +1,150 @@
+"""What is known of the cluster: the live objects of every service, fed by watches, lists and the answers to writes.
+
+Feeders overtake each other: a watch lags behind the answer to a write, a list is older than both. An object's
+resourceVersion decides: only a newer one replaces what is known, and what was deleted stays gone for anything older.
+(Versions of a kind are compared as integers, which Kubernetes promises since 1.35 and etcd has always kept.)
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sapwood_contract.routing import SERVICE_LABEL
+from sapwood_operator.adapters.kinds import PODS, REPLICA_SETS, SERVICES, Kind
+from sapwood_operator.domain.observed import ObjectRef, ref_of
+
+JsonObject = Mapping[str, Any]
+MAX_REMEMBERED_DELETIONS = 10_000
+"""Deletions that are remembered; an older event can lag by seconds, not by so many deletions."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ServiceKey:
+    """Which InferenceService."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+def _is(ref: ObjectRef, kind: Kind) -> bool:
+    return (ref.api_version, ref.kind) == (kind.api_version, kind.kind)
+
+
+class Store:
+    """Live objects by service. Belongs to one thread."""
+
+    def __init__(self) -> None:
+        self._objects: dict[ObjectRef, JsonObject] = {}
+        self._key_of: dict[ObjectRef, ServiceKey] = {}
+        self._refs_of: dict[ServiceKey, set[ObjectRef]] = {}
+        self._deleted: OrderedDict[ObjectRef, int] = OrderedDict()
+
+    # --- feeding; each returns the keys whose picture has changed
+
+    def put(self, live: JsonObject) -> set[ServiceKey]:
+        """Take in an object as it was at its resourceVersion."""
+        ref, version = ref_of(live), _version(live)
+        if version <= max(self._known_version(ref), self._deleted.get(ref, 0)):
+            return set()
+        return self._drop(ref) | self._insert(ref, live)
+
+    def remove(self, live: JsonObject) -> set[ServiceKey]:
+        """Take in that an object is gone, or does not match the watch's labels any more, as of its resourceVersion."""
+        ref, version = ref_of(live), _version(live)
+        if version < self._known_version(ref):
+            return set()
+        self._remember_deletion(ref, version)
+        return self._drop(ref)
+
+    def replace(self, kind: Kind, namespace: str, objects: Iterable[JsonObject], version: str) -> set[ServiceKey]:
+        """Take in that ``objects`` were all there were of a kind in ``namespace`` (empty: in all of them) at
+        ``version``, so what the watches missed is made good.
+        """
+        listed = {ref_of(live): live for live in objects}
+        changed: set[ServiceKey] = set()
+        for live in listed.values():
+            changed |= self.put(live)
+        known = [ref for ref in self._objects if _is(ref, kind) and namespace in ("", ref.namespace)]
+        for ref in known:
+            if ref not in listed and self._known_version(ref) <= int(version):
+                self._remember_deletion(ref, int(version))
+                changed |= self._drop(ref)
+        return changed
+
+    # --- asking
+
+    def keys(self) -> list[ServiceKey]:
+        """Every service that exists."""
+        return [ServiceKey(ref.namespace, ref.name) for ref in self._objects if _is(ref, SERVICES)]
+
+    def service(self, key: ServiceKey) -> JsonObject | None:
+        """The InferenceService, or None: it does not exist."""
+        return self._objects.get(ObjectRef(SERVICES.api_version, SERVICES.kind, key.namespace, key.name))
+
+    def pods(self, key: ServiceKey) -> tuple[JsonObject, ...]:
+        """The service's pods, by name."""
+        return tuple(self._objects[ref] for ref in self._refs(key) if _is(ref, PODS))
+
+    def replica_sets(self, key: ServiceKey) -> tuple[JsonObject, ...]:
+        """The ReplicaSets of the service's Deployment, by name."""
+        return tuple(self._objects[ref] for ref in self._refs(key) if _is(ref, REPLICA_SETS))
+
+    def children(self, key: ServiceKey) -> dict[ObjectRef, JsonObject]:
+        """Everything else that bears the service's label."""
+        others = (SERVICES, PODS, REPLICA_SETS)
+        return {ref: self._objects[ref] for ref in self._refs(key) if not any(_is(ref, kind) for kind in others)}
+
+    # --- inside
+
+    def _refs(self, key: ServiceKey) -> list[ObjectRef]:
+        return sorted(self._refs_of.get(key, ()))
+
+    def _known_version(self, ref: ObjectRef) -> int:
+        known = self._objects.get(ref)
+        return 0 if known is None else _version(known)
+
+    def _insert(self, ref: ObjectRef, live: JsonObject) -> set[ServiceKey]:
+        key = _key(ref, live)
+        if key is None:
+            return set()
+        self._objects[ref] = without_bookkeeping(live)
+        self._key_of[ref] = key
+        self._refs_of.setdefault(key, set()).add(ref)
+        return {key}
+
+    def _drop(self, ref: ObjectRef) -> set[ServiceKey]:
+        key = self._key_of.pop(ref, None)
+        if key is None:
+            return set()
+        del self._objects[ref]
+        self._refs_of[key].discard(ref)
+        if not self._refs_of[key]:
+            del self._refs_of[key]
+        return {key}
+
+    def _remember_deletion(self, ref: ObjectRef, version: int) -> None:
+        self._deleted[ref] = max(version, self._deleted.pop(ref, 0))
+        if len(self._deleted) > MAX_REMEMBERED_DELETIONS:
+            self._deleted.popitem(last=False)
+
+
+def _key(ref: ObjectRef, live: JsonObject) -> ServiceKey | None:
+    if _is(ref, SERVICES):
+        return ServiceKey(ref.namespace, ref.name)
+    service = (live["metadata"].get("labels") or {}).get(SERVICE_LABEL)
+    return ServiceKey(ref.namespace, service) if service else None
+
+
+def _version(live: JsonObject) -> int:
+    return int(live["metadata"]["resourceVersion"])
+
+
+def without_bookkeeping(live: JsonObject) -> JsonObject:
+    """``managedFields`` are half of an object's size, and nobody here reads them."""
+    return {**live, "metadata": {key: value for key, value in live["metadata"].items() if key != "managedFields"}}

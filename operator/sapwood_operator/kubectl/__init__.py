@@ -1,0 +1,1 @@
+"""``kubectl sapwood``: what a person asks about a service, read from the API server alone."""

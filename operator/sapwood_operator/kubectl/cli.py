@@ -1,0 +1,101 @@
+"""``kubectl sapwood status|explain|tree|logs NAME``: kubectl runs this program for any command that begins so.
+
+Exit codes: 0; 1 for a service or a cluster that cannot be read; 2 for a command line that cannot be used.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import threading
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from kubernetes.client import ApiClient
+
+from sapwood_operator.adapters.access import find_access
+from sapwood_operator.adapters.cluster import Cluster
+from sapwood_operator.errors import OperatorError
+from sapwood_operator.kubectl.explain import render_explain
+from sapwood_operator.kubectl.logs import Follower, prefixed, stream, writes_logs
+from sapwood_operator.kubectl.picture import JsonObject
+from sapwood_operator.kubectl.reading import read_picture, read_pods
+from sapwood_operator.kubectl.status import render_status
+from sapwood_operator.kubectl.tree import render_tree
+
+EXIT_FAILED = 1
+_TIMEOUT_SECONDS = 30.0
+_CONNECTIONS = 64
+"""Pods whose logs can be followed at once."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; ``argv``: None takes the process's own."""
+    options = _parser().parse_args(argv)
+    try:
+        return _run(options)
+    except OperatorError as error:
+        sys.stderr.write(f"kubectl sapwood: {error}\n")
+        return EXIT_FAILED
+    except KeyboardInterrupt:
+        return 0
+
+
+def _run(options: argparse.Namespace) -> int:
+    access = find_access(options.kubeconfig, options.context)
+    client = access.client(connections=_CONNECTIONS)
+    cluster = Cluster(client, request_timeout_seconds=_TIMEOUT_SECONDS, on_write=lambda _kind, _verb: None)
+    namespace = options.namespace or access.context_namespace
+    if options.command == "logs":
+        return _logs(client, cluster, namespace, options)
+    picture = read_picture(cluster, namespace, options.name)
+    match options.command:
+        case "status":
+            sys.stdout.write(render_status(picture))
+        case "explain":
+            sys.stdout.write(render_explain(picture, now=datetime.now(UTC)))
+        case "tree":
+            sys.stdout.write(render_tree(picture))
+    return 0
+
+
+def _logs(client: ApiClient, cluster: Cluster, namespace: str, options: argparse.Namespace) -> int:
+    lock = threading.Lock()
+
+    def show(pod: JsonObject) -> None:
+        chunks = stream(client, pod, follow=options.follow, tail_lines=options.tail)
+        for line in prefixed(pod["metadata"]["name"], options.name, chunks):
+            with lock:
+                sys.stdout.write(line + "\n")
+                sys.stdout.flush()
+
+    if options.follow:
+        Follower(lambda: read_pods(cluster, namespace, options.name), show).run(threading.Event())
+    for pod in filter(writes_logs, read_pods(cluster, namespace, options.name)):
+        show(pod)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="kubectl sapwood", description="Look at InferenceServices.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    summaries = {
+        "status": "conditions, replicas and address",
+        "explain": "why a service is not ready, what to do, and what happened last",
+        "tree": "what the service owns, down to the pods",
+        "logs": "logs of every engine",
+    }
+    for command, summary in summaries.items():
+        sub = commands.add_parser(command, help=summary, description=summary, allow_abbrev=False)
+        sub.add_argument("name", help="name of the InferenceService")
+        sub.add_argument("-n", "--namespace", help="default: the context's")
+        sub.add_argument("--context", help="context of the kubeconfig")
+        sub.add_argument("--kubeconfig", help="default: KUBECONFIG, else the usual file")
+        if command == "logs":
+            sub.add_argument("-f", "--follow", action="store_true", help="go on, with pods that start later too")
+            sub.add_argument("--tail", type=int, help="this many of the last lines of each pod")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,51 @@
+"""What the cluster shows of one service, gathered once; every command draws from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+JsonObject = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """Live objects, as the API server gave them."""
+
+    service: JsonObject
+    objects: tuple[JsonObject, ...] = ()
+    """Children, ReplicaSets and pods."""
+    events: tuple[JsonObject, ...] = ()
+    """About the service itself, in any order."""
+
+    @property
+    def name(self) -> str:
+        """The service's name."""
+        return str(self.service["metadata"]["name"])
+
+    def of_kind(self, kind: str) -> list[JsonObject]:
+        """Objects of one kind, by name."""
+        return sorted((o for o in self.objects if o["kind"] == kind), key=lambda o: str(o["metadata"]["name"]))
+
+    def conditions(self) -> list[JsonObject]:
+        """The conditions in the service's status."""
+        return list(self.status.get("conditions") or ())
+
+    def condition(self, type_: str) -> JsonObject:
+        """One condition; Unknown where nobody has said anything yet."""
+        unknown = {"type": type_, "status": "Unknown", "reason": "NotSeenYet", "message": _NOT_SEEN}
+        return next((c for c in self.conditions() if c["type"] == type_), unknown)
+
+    @property
+    def status(self) -> JsonObject:
+        """The service's status; empty before the operator has seen it."""
+        return self.service.get("status") or {}
+
+
+_NOT_SEEN = "no operator has looked at this service yet; does one run, and does it watch this namespace?"
+
+
+def is_ready(pod: JsonObject) -> bool:
+    """Whether a pod's Ready condition is true."""
+    return any(c["type"] == "Ready" and c["status"] == "True" for c in pod.get("status", {}).get("conditions") or ())

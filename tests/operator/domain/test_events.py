@@ -1,0 +1,115 @@
+"""Which changes are told as Events, a case for each sentence, and the story of a rollout in order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sapwood_operator.domain.events import RULES, Event, events
+
+
+def status(desired: int = 2, **conditions: Any) -> dict[str, Any]:
+    """A status; ``conditions``: type -> ``(status, reason)`` or ``(status, reason, message)``."""
+    quiet = {
+        "Ready": ("True", "AllReplicasReady"),
+        "Serving": ("True", "ReplicasReady"),
+        "Degraded": ("False", "AsExpected"),
+        "Draining": ("False", "NoneLeaving"),
+        "Unsupported": ("False", "AllSupported"),
+    }
+    return {
+        "desiredReplicas": desired,
+        "conditions": [
+            {"type": type_, "status": said[0], "reason": said[1], "message": said[2] if len(said) > 2 else "…"}
+            for type_, said in {**quiet, **conditions}.items()
+        ],
+    }
+
+
+NOT_READY = ("False", "ReplicasStarting")
+NOT_SERVING = ("False", "NoReplicaReady")
+CASES: dict[str, tuple[dict[str, Any], dict[str, Any], Event]] = {
+    "the service is seen for the first time and can be made": (
+        {},
+        status(Ready=("False", "Creating"), Serving=NOT_SERVING),
+        Event("Normal", "Created", "replicas to make: 2"),
+    ),
+    "other fields than before are not acted on": (
+        status(Unsupported=("True", "NotBuiltYet", "spec.a")),
+        status(Unsupported=("True", "NotBuiltYet", "spec.a, spec.b")),
+        Event("Warning", "NotBuiltYet", "spec.a, spec.b"),
+    ),
+    "another number of replicas is wanted": (
+        status(1, Ready=NOT_READY),
+        status(3, Ready=NOT_READY),
+        Event("Normal", "Scaled", "from 1 to 3 replicas"),
+    ),
+    "pods of a new revision begin to replace the former ones": (
+        status(Ready=("False", "Updating")),
+        status(Ready=("False", "RolloutInProgress", "1 of 2")),
+        Event("Normal", "RolloutStarted", "1 of 2"),
+    ),
+    "replicas begin to finish their requests": (
+        status(),
+        status(Draining=("True", "FinishingRequests", "leaving: 1")),
+        Event("Normal", "Draining", "leaving: 1"),
+    ),
+    "something needs attention, or something else than before": (
+        status(Ready=NOT_READY, Degraded=("True", "Unschedulable")),
+        status(Ready=NOT_READY, Degraded=("True", "ImagePullFailed", "pod p")),
+        Event("Warning", "ImagePullFailed", "pod p"),
+    ),
+    "the service serves, and not everything of it is ready": (
+        status(Ready=NOT_READY, Serving=NOT_SERVING),
+        status(Ready=NOT_READY, Serving=("True", "ReplicasReady", "1 of 2")),
+        Event("Normal", "Serving", "1 of 2"),
+    ),
+    "no replica takes requests any more although some should": (
+        status(Ready=NOT_READY),
+        status(Ready=NOT_READY, Serving=("False", "NoReplicaReady", "none")),
+        Event("Warning", "NotServing", "none"),
+    ),
+    "everything is ready": (
+        status(Ready=NOT_READY),
+        status(Ready=("True", "AllReplicasReady", "all 2")),
+        Event("Normal", "Ready", "all 2"),
+    ),
+}
+
+
+def test_every_rule_has_a_case() -> None:
+    assert list(CASES) == [rule.sentence for rule in RULES]
+
+
+@pytest.mark.parametrize("sentence", CASES)
+def test_the_change_is_told_once(sentence: str) -> None:
+    before, after, event = CASES[sentence]
+    assert events(before, after) == (event,)
+    assert events(after, after) == ()
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (status(), status(Serving=("True", "ReplicasReady", "another count"))),
+        (status(Ready=NOT_READY, Serving=NOT_SERVING), status(Ready=NOT_READY, Serving=("False", "Other"))),
+        (status(1), status(1, Draining=("False", "Other"))),
+    ],
+)
+def test_a_change_of_words_is_not_told(before: dict[str, Any], after: dict[str, Any]) -> None:
+    assert events(before, after) == ()
+
+
+def test_the_last_replica_of_a_service_that_is_scaled_to_zero_gives_no_warning() -> None:
+    assert [e.reason for e in events(status(1), status(0, Serving=("False", "NoReplicasWanted")))] == ["Scaled"]
+
+
+def test_a_service_of_one_replica_is_told_ready_without_serving() -> None:
+    starting = status(1, Ready=NOT_READY, Serving=NOT_SERVING)
+    assert [e.reason for e in events(starting, status(1))] == ["Ready"]
+
+
+def test_a_service_that_cannot_be_made_is_not_told_created() -> None:
+    refused = status(0, Ready=("False", "InvalidSpec"), Serving=NOT_SERVING, Degraded=("True", "InvalidSpec"))
+    assert [e.reason for e in events({}, refused)] == ["InvalidSpec"]

@@ -1,0 +1,128 @@
+"""An InferenceService as typed values: defaults, choices, and a field path for everything that cannot be used."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from support_operator import a_service
+
+from sapwood_operator.domain.model import (
+    BuiltinModel,
+    ClaimCache,
+    ClaimModel,
+    HubModel,
+    NodeCache,
+    PathModel,
+    PodCache,
+    SecretKey,
+)
+from sapwood_operator.domain.spec import FixedReplicas, Rollout, ScaledReplicas, read
+from sapwood_operator.errors import InvalidSpec
+
+
+def test_the_smallest_service_has_every_default() -> None:
+    spec = read(a_service())
+    assert spec.model.served_name == "chat"
+    assert spec.model.source == BuiltinModel("smollm2-135m")
+    assert spec.model.cache == PodCache()
+    assert spec.replicas == FixedReplicas(1)
+    assert spec.engine.device == "CPU"
+    assert spec.rollout == Rollout(max_surge=1, max_unavailable=0, drain_seconds=600)
+    assert spec.min_available is None
+    assert spec.routing_policy == "LeastLoad"
+    assert spec.authentication == "None"
+
+
+@pytest.mark.parametrize(
+    ("source", "read_as"),
+    [
+        ({"builtin": "smollm2-135m"}, BuiltinModel("smollm2-135m")),
+        ({"huggingFace": {"repo": "owner/name"}}, HubModel("owner/name", "")),
+        ({"huggingFace": {"repo": "owner/name", "revision": "v2"}}, HubModel("owner/name", "v2")),
+        ({"pvc": {"claimName": "weights"}}, ClaimModel("weights", "")),
+        ({"pvc": {"claimName": "weights", "path": "/llama/8b/"}}, ClaimModel("weights", "llama/8b")),
+        ({"path": "/opt/model"}, PathModel("/opt/model")),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
+)
+def test_every_source_is_read(source: dict[str, Any], read_as: object) -> None:
+    assert read(a_service(model={"source": source})).model.source == read_as
+
+
+@pytest.mark.parametrize(
+    ("cache", "read_as"),
+    [
+        ({"persistentVolumeClaim": {"claimName": "models"}}, ClaimCache("models")),
+        ({"nodePath": "/var/models"}, NodeCache("/var/models")),
+    ],
+    ids=["claim", "node"],
+)
+def test_every_cache_is_read(cache: dict[str, Any], read_as: object) -> None:
+    assert read(a_service(model={"source": {"builtin": "x"}, "cache": cache})).model.cache == read_as
+
+
+def test_the_token_is_a_reference_and_its_key_has_a_default() -> None:
+    model = {"source": {"huggingFace": {"repo": "o/n"}}, "tokenSecretRef": {"name": "hub"}}
+    assert read(a_service(model=model)).model.token == SecretKey("hub", "token")
+
+
+@pytest.mark.parametrize(
+    ("engine", "resources", "device"),
+    [
+        ({}, {}, "CPU"),
+        ({}, {"limits": {"nvidia.com/gpu": "1"}}, "CUDA"),
+        ({"device": "Auto"}, {"requests": {"nvidia.com/gpu": 1}}, "CUDA"),
+        ({"device": "Auto"}, {"limits": {"nvidia.com/gpu": "0"}}, "CPU"),
+        ({"device": "CPU"}, {"limits": {"nvidia.com/gpu": "1"}}, "CPU"),
+        ({"device": "CUDA"}, {}, "CUDA"),
+    ],
+)
+def test_auto_is_cuda_where_a_gpu_is_asked_for(engine: Any, resources: Any, device: str) -> None:
+    assert read(a_service(engine=engine, resources=resources)).engine.device == device
+
+
+@pytest.mark.parametrize(
+    ("fields", "replicas"),
+    [
+        ({"replicas": 0}, FixedReplicas(0)),
+        ({"replicas": 3}, FixedReplicas(3)),
+        ({"autoscaling": {"minReplicas": 2, "maxReplicas": 8}}, ScaledReplicas(2, 8)),
+        ({"autoscaling": {"minReplicas": 0, "maxReplicas": 8}}, ScaledReplicas(0, 8)),
+        ({"autoscaling": {"policyRef": {"name": "shared"}}}, ScaledReplicas(1, 1000)),
+    ],
+    ids=["zero", "three", "scaled", "to zero", "by policy"],
+)
+def test_who_decides_the_number_of_replicas_is_read(fields: dict[str, Any], replicas: object) -> None:
+    assert read(a_service(**fields)).replicas == replicas
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"model": {"source": {}}}, r"spec.model.source: \[\] cannot be used: give exactly one of"),
+        ({"model": {"source": {"builtin": "x", "path": "/y"}}}, "spec.model.source: .* give exactly one of"),
+        ({"model": {"source": {"s3": {"bucket": "b"}}}}, "spec.model.source.s3: .* not built yet"),
+        ({"model": {"source": {"pvc": {"claimName": "c", "path": "a/../../b"}}}}, "spec.model.source.pvc.path: .*"),
+        ({"model": {"source": {"builtin": 7}}}, "spec.model.source.builtin: 7 cannot be used: give a text"),
+        ({"engine": {"contextLength": "many"}}, "spec.engine.contextLength: 'many' .* whole number"),
+        ({"engine": {"contextLength": True}}, "spec.engine.contextLength: True .* whole number"),
+        ({"engine": {"memoryFraction": "1.5"}}, "spec.engine.memoryFraction: '1.5' .* above 0 and below 1"),
+        ({"engine": {"memoryFraction": 0.5}}, "spec.engine.memoryFraction: 0.5 .* as a text"),
+        ({"engine": {"kvCache": {"radix": {"evictionPolicy": "Best"}}}}, "evictionPolicy: 'Best' .* LRU, LFU"),
+        ({"engine": []}, r"spec.engine: \[\] .* give an object"),
+        ({"engine": {"extraArgs": "--seed=1"}}, "spec.engine.extraArgs: .* list of texts"),
+        ({"placement": {"tolerations": ["x"]}}, "spec.placement.tolerations: .* list of objects"),
+        ({"replicas": -1}, "spec.replicas: -1 .* at least 0"),
+        ({"autoscaling": {"minReplicas": 3, "maxReplicas": 2}}, "spec.autoscaling.maxReplicas: 2 .* at least 3"),
+        ({"rollout": {"maxSurge": "a lot"}}, "spec.rollout.maxSurge: 'a lot' .* a percentage"),
+        ({"rollout": {"drainTimeout": "soon"}}, "spec.rollout.drainTimeout: 'soon' .* a duration"),
+        ({"rollout": {"drainTimeout": 600}}, "spec.rollout.drainTimeout: 600 .* a duration"),
+        ({"exposure": {"ingress": {}}}, "spec.exposure.ingress.host: None .* required"),
+        ({"tenancy": {"authentication": "Maybe"}}, "spec.tenancy.authentication: 'Maybe' .* None, ApiKey"),
+    ],
+    ids=lambda value: None if isinstance(value, dict) else value.partition(":")[0],
+)
+def test_what_cannot_be_used_is_refused_by_its_path(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidSpec, match=message):
+        read(a_service(**fields))

@@ -1,0 +1,62 @@
+"""Fields that nothing acts on are named, and only those."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from support_operator import a_service
+
+from sapwood_operator.domain.unsupported import NOT_BUILT, unsupported_fields
+
+ASKED: dict[str, dict[str, Any]] = {
+    "spec.model.source.s3": {"model": {"source": {"s3": {"bucket": "b"}}}},
+    "spec.engine.device": {"engine": {"device": "CUDA"}},
+    "spec.engine.parallelism.tensor": {"engine": {"parallelism": {"tensor": 2}}},
+    "spec.engine.parallelism.data": {"engine": {"parallelism": {"data": 2}}},
+    "spec.engine.kvCache.dtype": {"engine": {"kvCache": {"dtype": "Int8"}}},
+    "spec.engine.kvCache.host": {"engine": {"kvCache": {"host": {"size": "1Gi"}}}},
+    "spec.engine.kvCache.shared": {"engine": {"kvCache": {"shared": {"backend": "Redis"}}}},
+    "spec.engine.kvCache.missRatioCurve": {"engine": {"kvCache": {"missRatioCurve": {}}}},
+    "spec.engine.attentionBackend": {"engine": {"attentionBackend": "Triton"}},
+    "spec.engine.speculative": {"engine": {"speculative": {"method": "NGram"}}},
+    "spec.engine.lora": {"engine": {"lora": {"enabled": True}}},
+    "spec.engine.grammarBackend": {"engine": {"grammarBackend": "XGrammar"}},
+    "spec.resources.limits[nvidia.com/gpu]": {"resources": {"limits": {"nvidia.com/gpu": "1"}}},
+    "spec.autoscaling": {"autoscaling": {"maxReplicas": 2}},
+    "spec.routing.policy": {"routing": {"policy": "PrefixAffinity"}},
+    "spec.routing.hotPrefixReplicas": {"routing": {"hotPrefixReplicas": {"min": 1}}},
+    "spec.routing.queue": {"routing": {"queue": {}}},
+    "spec.exposure.inferencePool": {"exposure": {"inferencePool": {"create": True}}},
+    "spec.tenancy.authentication": {"tenancy": {"authentication": "ApiKey"}},
+    "spec.tenancy.cacheSharing": {"tenancy": {"cacheSharing": "Tenant"}},
+    "spec.observability.alerts": {"observability": {"alerts": True}},
+    "spec.observability.dashboards": {"observability": {"dashboards": True}},
+    "spec.observability.tracing": {"observability": {"tracing": {"endpoint": "http://otel"}}},
+}
+
+
+def test_every_field_that_is_not_built_has_an_example_here() -> None:
+    assert [f"spec.{path}" for path, _ in NOT_BUILT] == list(ASKED)
+
+
+@pytest.mark.parametrize("path", ASKED)
+def test_a_field_that_is_not_built_is_named_where_it_asks_for_something(path: str) -> None:
+    assert unsupported_fields(a_service(**ASKED[path])) == (path,)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"engine": {"device": "Auto", "attentionBackend": "CPU", "parallelism": {"tensor": 1, "data": 1}}},
+        {"engine": {"lora": {"enabled": False}, "kvCache": {"missRatioCurve": {"enabled": False}, "dtype": "Auto"}}},
+        {"resources": {"limits": {"cpu": "2", "nvidia.com/gpu": "0"}}},
+        {"routing": {"policy": "RoundRobin"}, "tenancy": {"authentication": "None"}},
+        {"exposure": {"inferencePool": {"create": False}}, "observability": {"alerts": False, "podMonitor": "Auto"}},
+        {"engine": None, "routing": "nonsense"},
+    ],
+    ids=["nothing", "engine", "switched off", "no GPU", "routing", "outside", "nonsense"],
+)
+def test_a_field_that_asks_for_nothing_new_is_not_named(fields: dict[str, Any]) -> None:
+    assert unsupported_fields(a_service(**fields)) == ()

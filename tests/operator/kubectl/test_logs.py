@@ -1,0 +1,57 @@
+"""Logs of many pods: whole lines, each under its pod."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from sapwood_operator.kubectl.logs import Follower, prefixed, writes_logs
+
+
+def test_lines_that_come_in_pieces_are_told_whole() -> None:
+    chunks = [b"one\ntw", b"o\n", b"\nthr", b"ee"]
+    assert list(prefixed("chat-engine-7d9-abc", "chat", chunks)) == [
+        "[7d9-abc] one",
+        "[7d9-abc] two",
+        "[7d9-abc] ",
+        "[7d9-abc] three",
+    ]
+
+
+def test_bytes_that_are_no_text_stop_nothing() -> None:
+    assert list(prefixed("p", "chat", [b"\xff\n"])) == ["[p] �"]
+
+
+def a_pod(uid: str, state: dict[str, Any]) -> dict[str, Any]:
+    return {"metadata": {"name": f"pod-{uid}", "uid": uid}, "status": {"containerStatuses": [{"state": state}]}}
+
+
+@pytest.mark.parametrize(
+    ("state", "writes"),
+    [({"running": {}}, True), ({"terminated": {"exitCode": 1}}, True), ({"waiting": {}}, False), ({}, False)],
+)
+def test_a_pod_writes_once_its_container_ran(state: dict[str, Any], writes: bool) -> None:
+    assert writes_logs(a_pod("a", state)) is writes
+
+
+def test_a_pod_that_was_never_scheduled_writes_nothing() -> None:
+    assert not writes_logs({"metadata": {"name": "a"}, "status": {"phase": "Pending"}})
+
+
+def test_following_shows_each_pod_once_and_those_that_come_later_too() -> None:
+    stop, shown = threading.Event(), []
+    looks = iter([[a_pod("a", {"running": {}}), a_pod("b", {"waiting": {}})], [a_pod("a", {"running": {}})]])
+
+    def read_pods() -> list[dict[str, Any]]:
+        pods = next(looks, None)
+        if pods is None:
+            stop.set()
+            return [a_pod("a", {"running": {}}), a_pod("b", {"running": {}})]
+        return pods
+
+    follower = Follower(read_pods, lambda pod: shown.append(pod["metadata"]["name"]), wait_seconds=0.0)
+    follower.run(stop)
+    follower.join()
+    assert sorted(shown) == ["pod-a", "pod-b"]

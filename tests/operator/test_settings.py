@@ -1,0 +1,34 @@
+"""Settings that exist are settings that can be used."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from support_operator import SETTINGS
+
+from sapwood_operator.errors import SettingsError
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"operator_namespace": ""}, "--operator-namespace: '' cannot be used: give a name"),
+        ({"gateway_service": "Gate_way"}, "--gateway-service: 'Gate_way'"),
+        ({"gateway_namespace": "a.b"}, "--gateway-namespace: 'a.b'"),
+        ({"gateway_instance": "-"}, "--gateway-instance: '-'"),
+        ({"namespaces": ("team", "")}, "--namespace: '' .* none for all"),
+        ({"cluster_domain": "."}, "--cluster-domain: '.'"),
+        ({"engine_image": ""}, "--engine-image: '' .* name an image"),
+        ({"engine_cuda_image": ""}, "--engine-cuda-image: '' .* name an image"),
+        ({"image_pull_policy": "Sometimes"}, "--image-pull-policy: 'Sometimes' .* Always"),
+        ({"resync_seconds": 0}, "--resync-seconds: 0 .* 1 to 86400"),
+        ({"retry_seconds": float("nan")}, "--retry-seconds: nan .* 1 to 86400"),
+        ({"progress_deadline_seconds": 100_000}, "--progress-deadline-seconds: 100000 .* 1 to 86400"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
+)
+def test_a_setting_that_cannot_be_used_is_refused_by_its_option(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        replace(SETTINGS, **change)

@@ -1,0 +1,132 @@
+"""A small API server that lists and watches config maps and endpoint slices, over a real socket.
+
+It knows as much of the real one's manners as discovery relies on: versions that rise with every change, label
+selectors, watches that begin after a version, bookmarks, and 410 for versions that it has forgotten. The real one is
+asked the same in `e2e/test_gateway.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiohttp import web
+from support_gateway import serving
+
+Json = dict[str, Any]
+_PATHS = (
+    "/api/v1/{prefix:(namespaces/[^/]+/)?}{kind:configmaps}",
+    "/apis/discovery.k8s.io/v1/{prefix:(namespaces/[^/]+/)?}{kind:endpointslices}",
+)
+
+
+@dataclass
+class FakeClusterApi:
+    """Objects by kind; `put` and `delete` are seen by every watch."""
+
+    url: str = ""
+    version: int = 100
+    objects: dict[tuple[str, str, str], Json] = field(default_factory=dict)
+    log: list[tuple[int, str, Json]] = field(default_factory=list)
+    """Version, kind and event of every change that is not forgotten."""
+    oldest: int = 100
+    requests: list[str] = field(default_factory=list)
+    refusals: list[int] = field(default_factory=list)
+    """Statuses that the next requests get."""
+    num_watching: int = 0
+    watching: asyncio.Event = field(default_factory=asyncio.Event)
+    changed: asyncio.Condition = field(default_factory=asyncio.Condition)
+    broken: int = 0
+    """Rises when all watches are to break."""
+
+    async def put(self, kind: str, item: Json) -> None:
+        """Create or replace an object."""
+        key = self._key(kind, item)
+        await self._record(kind, "MODIFIED" if key in self.objects else "ADDED", item)
+        self.objects[key] = item
+
+    async def delete(self, kind: str, item: Json) -> None:
+        """Remove an object."""
+        del self.objects[self._key(kind, item)]
+        await self._record(kind, "DELETED", item)
+
+    async def break_watches(self, *, forget: bool = False) -> None:
+        """End every watch's connection; with ``forget`` no version up to now can be watched from."""
+        async with self.changed:
+            self.watching.clear()
+            self.broken += 1
+            if forget:
+                self.log.clear()
+                self.version += 1
+                self.oldest = self.version
+            self.changed.notify_all()
+
+    async def _record(self, kind: str, type_: str, item: Json) -> None:
+        async with self.changed:
+            self.version += 1
+            item["metadata"]["resourceVersion"] = str(self.version)
+            self.log.append((self.version, kind, {"type": type_, "object": json.loads(json.dumps(item))}))
+            self.changed.notify_all()
+
+    @staticmethod
+    def _key(kind: str, item: Json) -> tuple[str, str, str]:
+        return kind, item["metadata"]["namespace"], item["metadata"]["name"]
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        self.requests.append(request.path)
+        if self.refusals:
+            return web.json_response({"kind": "Status", "reason": "Refused"}, status=self.refusals.pop(0))
+        kind, prefix = request.match_info["kind"], request.match_info["prefix"]
+        name, _, value = request.query["labelSelector"].partition("=")
+
+        def wanted(item: Json) -> bool:
+            metadata = item["metadata"]
+            return metadata.get("labels", {}).get(name) == value and (
+                not prefix or prefix == f"namespaces/{metadata['namespace']}/"
+            )
+
+        if request.query.get("watch") == "true":
+            return await self._watch(request, kind, wanted)
+        items = [item for (of, _, _), item in self.objects.items() if of == kind and wanted(item)]
+        return web.json_response({"metadata": {"resourceVersion": str(self.version)}, "items": items})
+
+    async def _watch(self, request: web.Request, kind: str, wanted: Any) -> web.StreamResponse:
+        seen = int(request.query["resourceVersion"])
+        if seen < self.oldest:
+            return web.json_response({"kind": "Status", "code": 410, "reason": "Expired"}, status=410)
+        response = web.StreamResponse(headers={"Content-Type": "application/json"})
+        await response.prepare(request)
+        broken = self.broken
+        self.num_watching += 1
+        self.watching.set()
+        try:
+            while True:
+                for version, of, event in self.log:
+                    if version > seen and of == kind and wanted(event["object"]):
+                        await response.write(json.dumps(event).encode() + b"\n")
+                seen = max(seen, self.version)
+                async with self.changed:
+                    while self.version == seen and self.broken == broken:
+                        await self.changed.wait()
+                if self.broken > broken:
+                    assert request.transport is not None
+                    request.transport.close()
+                    return response
+        finally:
+            self.num_watching -= 1
+
+
+@asynccontextmanager
+async def cluster_api() -> AsyncIterator[FakeClusterApi]:
+    """Run one."""
+    fake = FakeClusterApi()
+    app = web.Application()
+    for path in _PATHS:
+        app.router.add_get(path, fake.handle)
+    async with serving(app) as url:
+        fake.url = url
+        yield fake

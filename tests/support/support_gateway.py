@@ -1,0 +1,206 @@
+"""A gateway and upstream servers in one event loop, on real sockets of this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+from aiohttp import web
+
+from sapwood_contract.routing import RoutingPolicy
+from sapwood_gateway.core.circuit import CircuitSettings
+from sapwood_gateway.core.fleet import Fleet
+from sapwood_gateway.core.retry import RetrySettings
+from sapwood_gateway.core.routes import Replica, Routes, Service, ServiceKey
+from sapwood_gateway.shell.app import Traffic, build_app
+from sapwood_gateway.shell.metrics import GatewayMetrics
+from sapwood_gateway.shell.proxy import Proxy, ProxySettings
+from sapwood_gateway.shell.upstream import new_session
+
+MODEL = "fake/model-1"
+CHAT = ServiceKey("team", "chat")
+CIRCUIT = CircuitSettings(failures_to_open=3, rest_seconds=10.0, longest_rest_seconds=60.0)
+
+Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@dataclass
+class Upstream:
+    """A server that answers every POST with ``answer`` and keeps what it was asked."""
+
+    answer: Answer
+    url: str = ""
+    requests: list[web.Request] = field(default_factory=list)
+    bodies: list[bytes] = field(default_factory=list)
+    num_running: int = 0
+    busy: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when a request has come."""
+    idle: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when a request has ended and none is left."""
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        self.bodies.append(await request.read())
+        self.requests.append(request)
+        self.num_running += 1
+        self.busy.set()
+        self.idle.clear()
+        try:
+            return await self.answer(request)
+        finally:
+            self.num_running -= 1
+            if self.num_running == 0:
+                self.idle.set()
+
+    def replica(self, id_: str = "") -> Replica:
+        return Replica(id=id_ or self.url, name=id_ or self.url, url=self.url, admin_url=self.url)
+
+
+@asynccontextmanager
+async def serving(app: web.Application, *, port: int = 0) -> AsyncIterator[str]:
+    """Serve ``app`` as the gateway's own program does; yields the address."""
+    runner = web.AppRunner(
+        app, access_log=None, handler_cancellation=True, auto_decompress=False, shutdown_timeout=0.05
+    )
+    await runner.setup()
+    listening = socket.create_server(("127.0.0.1", port))
+    await web.SockSite(runner, listening).start()
+    try:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    finally:
+        await runner.cleanup()
+
+
+@asynccontextmanager
+async def upstream(answer: Answer) -> AsyncIterator[Upstream]:
+    """Start one upstream server."""
+    server = Upstream(answer)
+    app = web.Application(client_max_size=2**26)
+    app.router.add_post("/{path:.*}", server.handle)
+    async with serving(app) as url:
+        server.url = url
+        yield server
+
+
+@dataclass
+class Gateway:
+    """A running gateway, and what is inside."""
+
+    url: str
+    fleet: Fleet
+    proxy: Proxy
+    traffic: Traffic
+    metrics: GatewayMetrics
+    client: aiohttp.ClientSession
+    """Its base address is the gateway's."""
+
+    def series(self, name: str) -> dict[str, float]:
+        """Return the samples of one series by their labels, as written."""
+        lines = self.metrics.render().decode().splitlines()
+        found = (line.removeprefix(name).rpartition(" ") for line in lines if line.startswith((name + "{", name + " ")))
+        return {labels: float(value) for labels, _, value in found}
+
+
+def routes(*replicas: Replica, policy: RoutingPolicy = "LeastLoad", models: tuple[str, ...] = (MODEL,)) -> Routes:
+    """One service with these replicas."""
+    return Routes({CHAT: Service(CHAT, models, policy)}, {CHAT: replicas})
+
+
+@asynccontextmanager
+async def gateway(
+    routes_: Routes,
+    *,
+    max_attempts: int = 3,
+    first_byte_timeout_seconds: float | None = None,
+    max_body_bytes: int = 2**20,
+) -> AsyncIterator[Gateway]:
+    """Run a gateway over ``routes_``; retries follow at once, and rested circuits do not recover by themselves."""
+    fleet = Fleet(circuit=CIRCUIT)
+    fleet.update(routes_)
+    metrics = GatewayMetrics(census=lambda: fleet.census(0.0), num_running=lambda: fleet.num_own)
+    traffic = Traffic()
+    async with AsyncExitStack() as stack:
+        session = await stack.enter_async_context(new_session(connect_timeout_seconds=2.0))
+        proxy = Proxy(
+            fleet,
+            session,
+            metrics=metrics,
+            settings=ProxySettings(
+                first_byte_timeout_seconds=first_byte_timeout_seconds,
+                retry=RetrySettings(max_attempts=max_attempts),
+            ),
+            draw=lambda: 0.0,
+            clock=lambda: 0.0,
+        )
+        app = build_app(fleet, proxy, traffic=traffic, max_body_bytes=max_body_bytes)
+        url = await stack.enter_async_context(serving(app))
+        client = await stack.enter_async_context(aiohttp.ClientSession(url, auto_decompress=False))
+        yield Gateway(url, fleet, proxy, traffic, metrics, client)
+
+
+@asynccontextmanager
+async def behind(*answers: Answer, **settings: Any) -> AsyncIterator[tuple[Gateway, list[Upstream]]]:
+    """Run a gateway (``settings`` as of `gateway`) over an upstream for each of ``answers``, in that order."""
+    async with AsyncExitStack() as stack:
+        servers = [await stack.enter_async_context(upstream(answer)) for answer in answers]
+        replicas = [server.replica(f"pod-{number}") for number, server in enumerate(servers)]
+        yield await stack.enter_async_context(gateway(routes(*replicas), **settings)), servers
+
+
+def nobody() -> Replica:
+    """A replica at an address where nobody listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{probe.getsockname()[1]}"
+    return Replica(id="nobody", name="nobody", url=url, admin_url=url)
+
+
+async def echo(request: web.Request) -> web.StreamResponse:
+    """Answer with the request's body."""
+    return web.Response(body=await request.read(), content_type="application/json")
+
+
+def status(code: int, body: bytes = b'{"error":{}}', **headers: str) -> Answer:
+    """Answer every request with ``code``."""
+
+    async def answer(_: web.Request) -> web.StreamResponse:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        return web.Response(status=code, body=body, headers={"Content-Type": "application/json", **named})
+
+    return answer
+
+
+async def drop(request: web.Request) -> web.StreamResponse:
+    """End the connection without an answer, as an engine that is killed does."""
+    assert request.transport is not None
+    request.transport.abort()
+    return web.Response()
+
+
+@dataclass
+class Steps:
+    """An answer that goes on only when it is told to: each item put in is sent, `Break` breaks it off, None ends it."""
+
+    content_type: str = "text/event-stream; charset=utf-8"
+    items: asyncio.Queue[bytes | type[Break] | None] = field(default_factory=asyncio.Queue)
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": self.content_type})
+        await response.prepare(request)
+        while (item := await self.items.get()) is not None:
+            if isinstance(item, bytes):
+                await response.write(item)
+            else:
+                assert request.transport is not None
+                request.transport.close()
+                return response
+        await response.write_eof()
+        return response
+
+
+class Break:
+    """See `Steps`."""
