@@ -1,0 +1,67 @@
+"""``sapwood gateway``: one OpenAI address in front of many engines.
+
+Exit codes: 0 after a drain; 1 where the cluster cannot be asked; 2 for options that cannot be used; 128 + n when a
+second signal n cut the drain short.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+from collections.abc import Sequence
+
+import uvloop
+
+from sapwood_gateway.shell.discovery.reflector import Api
+from sapwood_gateway.shell.logs import configure_logging
+from sapwood_gateway.shell.options import parse
+from sapwood_gateway.shell.serve import Ports, run_gateway
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+
+_BACKLOG = 2048
+
+
+def main(argv: Sequence[str]) -> int:
+    """Serve until told to stop; return the exit code."""
+    options = parse(argv)
+    try:
+        ports = Ports(
+            api=_listen(options.host, options.port, "--port"),
+            admin=_listen(options.admin_host, options.admin_port, "--admin-port"),
+        )
+    except _CannotListen as error:
+        return _refuse(error, EXIT_USAGE)
+    configure_logging(options.log_level)
+    cluster: Api | None = None
+    if not options.engines:
+        # Heavy, and not needed where engines are listed.
+        from sapwood_gateway.shell.discovery.cluster_api import NoCluster, connect  # noqa: PLC0415
+
+        try:
+            cluster = connect()
+        except NoCluster as error:
+            return _refuse(error, EXIT_FAILED)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(run_gateway(options, ports, cluster))
+
+
+class _CannotListen(Exception):
+    pass
+
+
+def _refuse(error: Exception, exit_code: int) -> int:
+    sys.stderr.write(f"sapwood gateway: {error}\n")
+    return exit_code
+
+
+def _listen(host: str, port: int, option: str) -> socket.socket:
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+    except (OSError, UnicodeError) as error:
+        raise _CannotListen(
+            f"{option}: {host} port {port} cannot be listened on ({error}); take another, or 0 for a free one"
+        ) from error

@@ -1,0 +1,107 @@
+"""From the cluster's objects, as JSON, to routes: ConfigMaps say what services there are, EndpointSlices who serves.
+
+What Kubernetes leaves to whoever reads EndpointSlices: an endpoint may stand in several slices at once, also with
+older facts in one of them; ``ready`` that is absent means ready; a slice may be of the other address family.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sapwood_contract.routing import ROUTE_KEY, InvalidRoute, ServiceRoute, from_json
+from sapwood_gateway.core.routes import Replica, Routes, Service, ServiceKey
+
+SLICE_SERVICE_LABEL = "kubernetes.io/service-name"
+"""Label by which an EndpointSlice belongs to a Service."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Routes, and why some ConfigMaps gave none: sentences for the log."""
+
+    routes: Routes
+    problems: tuple[str, ...]
+
+
+def routes_of(config_maps: Iterable[Mapping[str, Any]], slices: Iterable[Mapping[str, Any]]) -> Facts:
+    """Return what the cluster's objects say, taken together; the result does not depend on their order."""
+    by_service: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for each in slices:
+        metadata = each["metadata"]
+        name = metadata.get("labels", {}).get(SLICE_SERVICE_LABEL, "")
+        by_service.setdefault((metadata["namespace"], name), []).append(each)
+    services: dict[ServiceKey, Service] = {}
+    replicas: dict[ServiceKey, tuple[Replica, ...]] = {}
+    problems: list[str] = []
+    for config_map in sorted(config_maps, key=_where):
+        try:
+            route = _route_of(config_map)
+        except InvalidRoute as error:
+            problems.append(f"ConfigMap {_where(config_map)} is passed over: {error}")
+            continue
+        key = ServiceKey(route.namespace, route.service)
+        hosts = tuple(host.lower() for host in route.hosts)
+        services[key] = Service(key, route.models, route.policy, hosts)
+        replicas[key] = _replicas_of(route, by_service.get((route.namespace, route.engine_service), ()))
+    return Facts(Routes(services, replicas), tuple(problems))
+
+
+def _where(config_map: Mapping[str, Any]) -> str:
+    metadata = config_map["metadata"]
+    return f"{metadata['namespace']}/{metadata['name']}"
+
+
+def _route_of(config_map: Mapping[str, Any]) -> ServiceRoute:
+    """Read a ConfigMap; one that speaks of another namespace than its own is refused.
+
+    Whoever may write ConfigMaps in one namespace shall not take over a service of another.
+    """
+    text = (config_map.get("data") or {}).get(ROUTE_KEY)
+    if not isinstance(text, str):
+        raise InvalidRoute(f"it has no key {ROUTE_KEY}")
+    route = from_json(text)
+    if route.namespace != config_map["metadata"]["namespace"]:
+        raise InvalidRoute(f"namespace: {route.namespace!r} is not the ConfigMap's own")
+    return route
+
+
+def _replicas_of(route: ServiceRoute, slices: Iterable[Mapping[str, Any]]) -> tuple[Replica, ...]:
+    found: dict[str, Replica] = {}
+    # IPv4 first: of a pod with an address of each family the first one stays.
+    for each in sorted(slices, key=lambda each: (str(each.get("addressType")), str(each["metadata"]["name"]))):
+        for endpoint in each.get("endpoints") or ():
+            if not endpoint.get("addresses"):
+                continue
+            replica = _replica_of(route, endpoint)
+            known = found.get(replica.id)
+            found[replica.id] = replica if known is None else _both(known, replica)
+    return tuple(found[id_] for id_ in sorted(found))
+
+
+def _replica_of(route: ServiceRoute, endpoint: Mapping[str, Any]) -> Replica:
+    address = endpoint["addresses"][0]
+    host = f"[{address}]" if ":" in address else address
+    pod = endpoint.get("targetRef") or {}
+    conditions = endpoint.get("conditions") or {}
+    return Replica(
+        id=pod.get("uid") or host,
+        name=pod.get("name") or host,
+        url=f"http://{host}:{route.port}",
+        admin_url=f"http://{host}:{route.admin_port}",
+        is_ready=conditions.get("ready") is not False,
+        is_terminating=conditions.get("terminating") is True,
+    )
+
+
+def _both(first: Replica, second: Replica) -> Replica:
+    """Two slices name one pod: the one that is behind says too much good of it, so the worse of both holds."""
+    return Replica(
+        id=first.id,
+        name=first.name,
+        url=first.url,
+        admin_url=first.admin_url,
+        is_ready=first.is_ready and second.is_ready,
+        is_terminating=first.is_terminating or second.is_terminating,
+    )

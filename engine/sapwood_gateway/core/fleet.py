@@ -1,0 +1,124 @@
+"""What the gateway knows of every replica: the routes as discovered, and what it saw and heard itself.
+
+Invariants: what discovery and polls say never changes the count of our own requests; a replica that has gone is
+forgotten once its last request has ended.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from sapwood_gateway.core import circuit as circuits
+from sapwood_gateway.core.balance import NO_REPORT, Fitness, NoReplica, Report, Standing, fitness, pick
+from sapwood_gateway.core.circuit import Circuit, CircuitSettings, Closed, Open
+from sapwood_gateway.core.routes import Replica, Routes, ServiceKey
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A request's place on a replica, from `Fleet.begin` to `Fleet.end`."""
+
+    replica: Replica
+    is_trial: bool
+    """It is the one request that finds out whether a rested replica is well again."""
+
+
+class Fleet:
+    """Mutable, for one thread; every ``now`` is in seconds of one clock that never goes back."""
+
+    def __init__(self, *, circuit: CircuitSettings, first_turn: int = 0) -> None:
+        """``first_turn``: where the turns begin, so that several gateways do not all begin at one replica."""
+        self._circuit_settings = circuit
+        self._turn = first_turn
+        self._routes = Routes()
+        self._known: frozenset[str] = frozenset()
+        """Ids of the replicas in the routes."""
+        self._num_own: Counter[str] = Counter()
+        self._reports: dict[str, Report] = {}
+        self._circuits: dict[str, Circuit] = {}
+
+    @property
+    def routes(self) -> Routes:
+        """The routes as last discovered."""
+        return self._routes
+
+    @property
+    def num_own(self) -> int:
+        """Requests on their way to replicas, all together."""
+        return self._num_own.total()
+
+    def update(self, routes: Routes) -> None:
+        """Replace what discovery says, and forget what was learned of replicas that are not in it."""
+        self._routes = routes
+        self._known = frozenset(replica.id for replica in routes.all_replicas())
+        self._reports = {id_: report for id_, report in self._reports.items() if id_ in self._known}
+        self._circuits = {id_: circuit for id_, circuit in self._circuits.items() if id_ in self._known}
+
+    def begin(self, key: ServiceKey, *, tried: Collection[str], now: float) -> Lease | NoReplica:
+        """Pick the replica for a request of a service and count it there until `end`; ``tried``: ids of replicas."""
+        service = self._routes.services.get(key)
+        if service is None:
+            return NoReplica(())
+        standings = [self.standing(replica) for replica in self._routes.of(key)]
+        picked = pick(standings, policy=service.policy, tried=tried, now=now, turn=self._turn)
+        if isinstance(picked, NoReplica):
+            return picked
+        self._turn += 1
+        self._num_own[picked.id] += 1
+        before = self._circuit(picked.id)
+        self._circuits[picked.id] = circuits.after_begin(before)
+        return Lease(picked, is_trial=isinstance(before, Open))
+
+    def end(self, lease: Lease, *, now: float) -> None:
+        """A request that `begin` counted is over, however it went; a trial that nothing was heard of is taken back."""
+        id_ = lease.replica.id
+        assert self._num_own[id_] > 0, f"{id_} has no request to end"
+        self._num_own[id_] -= 1
+        if self._num_own[id_] == 0:
+            del self._num_own[id_]
+        if lease.is_trial and id_ in self._circuits:
+            self._circuits[id_] = circuits.after_abandoned(self._circuits[id_], now)
+
+    def succeeded(self, replica_id: str) -> None:
+        """A replica has answered: its circuit closes."""
+        if replica_id in self._circuits:
+            self._circuits[replica_id] = circuits.after_success(self._circuits[replica_id])
+
+    def failed(self, replica_id: str, *, now: float) -> None:
+        """A replica has failed; enough of it in a row opens its circuit."""
+        if replica_id in self._circuits:
+            self._circuits[replica_id] = circuits.after_failure(self._circuits[replica_id], now, self._circuit_settings)
+
+    def reported(self, replica_id: str, report: Report) -> None:
+        """Keep what a replica says of itself until it says something else; one that is not known is ignored."""
+        if replica_id in self._known:
+            self._reports[replica_id] = report
+
+    def num_own_on(self, replica_id: str) -> int:
+        """Our own requests on one replica."""
+        return self._num_own[replica_id]
+
+    def standing(self, replica: Replica) -> Standing:
+        """Return all that a decision may weigh about ``replica``."""
+        return Standing(
+            replica,
+            num_own=self._num_own[replica.id],
+            report=self._reports.get(replica.id, NO_REPORT),
+            circuit=self._circuit(replica.id),
+        )
+
+    def census(self, now: float) -> Counter[Fitness]:
+        """Count the replicas of all services by whether they can take requests."""
+        return Counter(fitness(self.standing(each), tried=(), now=now) for each in self._routes.all_replicas())
+
+    def check_invariants(self) -> list[str]:
+        """Return what is wrong inside, for tests; empty where nothing is."""
+        faults = [f"{id_} has {num} requests" for id_, num in self._num_own.items() if num <= 0]
+        faults += [f"{id_} is gone but reported" for id_ in self._reports if id_ not in self._known]
+        faults += [f"{id_} is gone but has a circuit" for id_ in self._circuits if id_ not in self._known]
+        return faults
+
+    def _circuit(self, replica_id: str) -> Circuit:
+        return self._circuits.get(replica_id, Closed())

@@ -1,0 +1,61 @@
+"""What is known of services and replicas at one moment, as one value that every decision reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from sapwood_contract.routing import RoutingPolicy
+
+
+class ServiceKey(NamedTuple):
+    """An InferenceService's namespace and name."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """What requests can name: models behind one name, whether or not a replica is up."""
+
+    key: ServiceKey
+    models: tuple[str, ...]
+    policy: RoutingPolicy = "LeastLoad"
+    hosts: tuple[str, ...] = ()
+    """Host names from outside that mean this service, in small letters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """One engine as discovery sees it; what the gateway learned by itself is in `fleet.Fleet`."""
+
+    id: str
+    """Never reused for another engine: a pod's address may be, so it is the pod's uid where there is one."""
+    name: str
+    """For logs and people: the pod's name."""
+    url: str
+    admin_url: str
+    is_ready: bool = True
+    is_terminating: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Routes:
+    """Every service and the replicas of each, in the order of their ids."""
+
+    services: Mapping[ServiceKey, Service] = field(default_factory=dict)
+    replicas: Mapping[ServiceKey, tuple[Replica, ...]] = field(default_factory=dict)
+    """Of services alone: a key that is absent has no replica."""
+
+    def of(self, key: ServiceKey) -> tuple[Replica, ...]:
+        """Return the replicas of one service; none for one that has gone."""
+        return self.replicas.get(key, ())
+
+    def all_replicas(self) -> list[Replica]:
+        """Return every replica of every service."""
+        return [replica for replicas in self.replicas.values() for replica in replicas]

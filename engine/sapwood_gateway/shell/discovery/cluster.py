@@ -1,0 +1,133 @@
+"""Discovery in a cluster: services from ConfigMaps that the operator writes, replicas from EndpointSlices."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from threading import Event, Thread
+from typing import Any
+
+from sapwood_contract.routing import COMPONENT_LABEL, ROUTING_LABEL
+from sapwood_gateway.core.cluster_facts import routes_of
+from sapwood_gateway.core.fleet import Fleet
+from sapwood_gateway.shell.discovery.cluster_api import Source
+from sapwood_gateway.shell.discovery.reflector import Api, Changed, Deleted, Listed, News, Reflector
+
+_log = logging.getLogger(__name__)
+
+_CONFIG_MAPS = ("/api/v1", "configmaps", f"{ROUTING_LABEL}=true")
+_SLICES = ("/apis/discovery.k8s.io/v1", "endpointslices", f"{COMPONENT_LABEL}=engine")
+
+
+class ClusterDiscovery:
+    """Keeps the routes of ``fleet``; everything but the reflectors' threads runs in the event loop."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        api: Api,
+        *,
+        namespaces: Sequence[str],
+        failed: Callable[[], None],
+        draw: Callable[[], float],
+    ) -> None:
+        """``namespaces``: where to look; none means everywhere. ``failed``: called from any thread."""
+        self._fleet = fleet
+        self._api = api
+        self._failed = failed
+        self._draw = draw
+        self._config_maps = {source: _Copy() for source in _sources(*_CONFIG_MAPS, namespaces)}
+        self._slices = {source: _Copy() for source in _sources(*_SLICES, namespaces)}
+        self._problems: frozenset[str] = frozenset()
+        self._is_stale = False
+        self._stop = Event()
+        self._threads: list[Thread] = []
+        self.is_ready = False
+        """Everything has been listed once."""
+
+    def start(self) -> None:
+        """Begin to follow the cluster, in daemon threads: one may be waiting for its server when the program ends."""
+        loop = asyncio.get_running_loop()
+        for source in self._copies():
+            reflector = Reflector(
+                self._api,
+                source,
+                tell=partial(_post, loop, self._take, source),
+                failed=self._failed,
+                stop=self._stop,
+                draw=self._draw,
+            )
+            thread = Thread(target=reflector.run, name=f"reflector {source.path}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def stop(self) -> None:
+        """Let each thread end soon."""
+        self._stop.set()
+        self._api.close()
+
+    def join(self) -> None:
+        """Wait until no thread is left."""
+        for thread in self._threads:
+            thread.join()
+
+    def _copies(self) -> Mapping[Source, _Copy]:
+        return {**self._config_maps, **self._slices}
+
+    def _take(self, source: Source, news: News) -> None:
+        self._copies()[source].take(news)
+        if not self._is_stale and all(copy.is_listed for copy in self._copies().values()):
+            # Many events come at once when a service is rolled: they make one new set of routes.
+            self._is_stale = True
+            asyncio.get_running_loop().call_soon(self._refresh)
+
+    def _refresh(self) -> None:
+        self._is_stale = False
+        facts = routes_of(
+            [item for copy in self._config_maps.values() for item in copy.items()],
+            [item for copy in self._slices.values() for item in copy.items()],
+        )
+        for problem in set(facts.problems) - self._problems:
+            _log.warning(problem)
+        self._problems = frozenset(facts.problems)
+        self._fleet.update(facts.routes)
+        self.is_ready = True
+
+
+class _Copy:
+    """The objects of one source."""
+
+    def __init__(self) -> None:
+        self.is_listed = False
+        self._items: dict[tuple[str, str], Mapping[str, Any]] = {}
+
+    def items(self) -> list[Mapping[str, Any]]:
+        return list(self._items.values())
+
+    def take(self, news: News) -> None:
+        match news:
+            case Listed(items):
+                self.is_listed = True
+                self._items = {_key(item): item for item in items}
+            case Changed(item):
+                self._items[_key(item)] = item
+            case Deleted(item):
+                self._items.pop(_key(item), None)
+
+
+def _key(item: Mapping[str, Any]) -> tuple[str, str]:
+    return item["metadata"]["namespace"], item["metadata"]["name"]
+
+
+def _sources(api: str, kind: str, selector: str, namespaces: Sequence[str]) -> list[Source]:
+    if not namespaces:
+        return [Source(f"{api}/{kind}", selector)]
+    return [Source(f"{api}/namespaces/{namespace}/{kind}", selector) for namespace in namespaces]
+
+
+def _post(loop: asyncio.AbstractEventLoop, take: Callable[[Source, News], None], source: Source, news: News) -> None:
+    """Hand ``news`` to the loop; one that has ended meanwhile needs none."""
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(take, source, news)

@@ -1,0 +1,163 @@
+"""What the gateway answers itself, in OpenAI's form: errors, and the list of models.
+
+::
+
+    GatewayError            carries status, type, code, param and when to come back
+    ├── BadRequest          400, 404, 405, 413, 415: the client's doing
+    └── Unavailable         502, 503, 504: no replica could answer
+
+No text of a client enters a message but the name of a model, cut to 80 characters.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from aiohttp import web
+
+from sapwood_gateway.core.balance import NoReplica
+from sapwood_gateway.core.choose import Ambiguous, ModelMissing, UnknownModel
+from sapwood_gateway.core.routes import ServiceKey
+
+_MAX_QUOTED_CHARACTERS = 80
+_WAIT_FOR_REPLICA_SECONDS = 5
+"""Retry-After where a pod must first become ready."""
+
+
+class GatewayError(Exception):
+    """One answer that is not an engine's."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        type_: str,
+        code: str,
+        param: str | None = None,
+        retry_after_seconds: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.type = type_
+        self.code = code
+        self.param = param
+        self.retry_after_seconds = retry_after_seconds
+
+    def body(self) -> dict[str, Any]:
+        """Return OpenAI's error object."""
+        return {"error": {"message": str(self), "type": self.type, "param": self.param, "code": self.code}}
+
+
+class BadRequest(GatewayError):
+    """The client must change something."""
+
+    def __init__(self, status: int, message: str, *, code: str, param: str | None = None) -> None:
+        super().__init__(status, message, type_="invalid_request_error", code=code, param=param)
+
+
+class Unavailable(GatewayError):
+    """No replica could answer now; the same request may succeed a little later."""
+
+    def __init__(self, status: int, message: str, *, code: str, retry_after_seconds: int = 1) -> None:
+        super().__init__(
+            status, message, type_="service_unavailable", code=code, retry_after_seconds=retry_after_seconds
+        )
+
+
+INTERNAL_ERROR = GatewayError(
+    500, "The gateway failed on this request; its log says why.", type_="server_error", code="internal_error"
+)
+CUT_SHORT = GatewayError(
+    502,
+    "The engine ended before its answer did; what was sent so far is incomplete.",
+    type_="server_error",
+    code="upstream_ended",
+)
+
+
+def gateway_stops() -> Unavailable:
+    """Return the error for a request that outlasts the drain; a new one each time, for it is raised."""
+    return Unavailable(
+        503,
+        "The gateway stops and its time to finish is over; what was sent so far is incomplete.",
+        code="gateway_stopping",
+    )
+
+
+def refusal_of(choice: UnknownModel | Ambiguous | ModelMissing, model: str) -> BadRequest:
+    """Return the error for a request that no single service can be found for."""
+    match choice:
+        case UnknownModel(served):
+            return model_not_found(model, served)
+        case Ambiguous(services):
+            hosts = ", ".join(f"{key.name}.{key.namespace}" for key in services)
+            return BadRequest(
+                400,
+                f"More than one service serves the model {_quote(model)}: name one in the Host header ({hosts}).",
+                code="ambiguous_model",
+                param="model",
+            )
+        case ModelMissing():
+            return BadRequest(400, "model: this field is required", code="missing_required_parameter", param="model")
+
+
+def model_not_found(model: str, served: Sequence[str]) -> BadRequest:
+    """Return the 404 for a model that is not served."""
+    return BadRequest(
+        404,
+        f"The model {_quote(model)} is not served here; served: {', '.join(served) or 'none'}.",
+        code="model_not_found",
+        param="model",
+    )
+
+
+def no_replica(service: ServiceKey, refused: NoReplica) -> Unavailable:
+    """Return the 503 for a service whose replicas cannot take a request, saying how they are."""
+    if not refused.reasons:
+        state = "it has no replica"
+    else:
+        words = sorted(set(refused.reasons))
+        counts = ", ".join(f"{refused.reasons.count(word)} {word.replace('_', ' ')}" for word in words)
+        state = f"of its replicas: {counts}"
+    return Unavailable(
+        503,
+        f"The service {service} has no replica that is ready: {state}. Try again in {_WAIT_FOR_REPLICA_SECONDS} s.",
+        code="no_replica_ready",
+        retry_after_seconds=_WAIT_FOR_REPLICA_SECONDS,
+    )
+
+
+def error_response(error: GatewayError) -> web.Response:
+    """Return the answer for ``error``."""
+    headers = {} if error.retry_after_seconds is None else {"Retry-After": str(error.retry_after_seconds)}
+    return json_response(error.body(), status=error.status, headers=headers)
+
+
+def error_event(error: GatewayError) -> bytes:
+    """Return ``error`` as the last event of a stream."""
+    return b"data: " + _encode(error.body()) + b"\n\n"
+
+
+def model_card(model: str, created: int) -> dict[str, Any]:
+    """Return what ``/v1/models`` says of one model; ``created``: Unix time."""
+    return {"id": model, "object": "model", "created": created, "owned_by": "sapwood"}
+
+
+def json_response(value: Any, *, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
+    """Return ``value`` as JSON, with the content type as the engine writes it."""
+    return web.Response(
+        body=_encode(value), status=status, headers={**(headers or {}), "Content-Type": "application/json"}
+    )
+
+
+def _encode(value: Any) -> bytes:
+    # Plain ASCII: half a surrogate pair, which JSON can smuggle into a model's name, has no UTF-8.
+    return json.dumps(value, separators=(",", ":")).encode("ascii")
+
+
+def _quote(text: str) -> str:
+    quoted = repr(text[: _MAX_QUOTED_CHARACTERS + 1])
+    return quoted if len(quoted) <= _MAX_QUOTED_CHARACTERS else quoted[:_MAX_QUOTED_CHARACTERS] + "…"

@@ -1,0 +1,242 @@
+"""From a client's request to its answer: an attempt a replica until one answers, then the answer as it comes.
+
+Until the first byte of an answer nothing has been sent to the client, so another replica can still take over; after
+it a stream that breaks off ends with an error event. A client that leaves takes its upstream connection along, by
+which the engine knows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from itertools import count
+
+import aiohttp
+from aiohttp import web
+
+from sapwood_gateway.core import retry
+from sapwood_gateway.core.balance import NoReplica
+from sapwood_gateway.core.fleet import Fleet, Lease
+from sapwood_gateway.core.retry import GiveUp, RetrySettings
+from sapwood_gateway.core.routes import Replica
+from sapwood_gateway.shell import headers, openai
+from sapwood_gateway.shell.call import REQUEST_ID_KEY, Call, read_call
+from sapwood_gateway.shell.metrics import AttemptFailure, GatewayMetrics
+from sapwood_gateway.shell.upstream import Answering, Failed, Refused, UpstreamEnded, next_piece, send
+
+_log = logging.getLogger(__name__)
+
+_FAILURES: dict[str, tuple[int, str, str]] = {
+    "connect": (503, "cannot be reached", "replica_unreachable"),
+    "broken": (502, "ended the connection before it answered", "upstream_failed"),
+    "timeout": (504, "did not begin to answer in time", "upstream_timeout"),
+}
+"""Why the last attempt failed -> status, words, code."""
+_Reply = tuple[web.StreamResponse, str]
+"""The answer, and the code that it counts as: 499 where the client has gone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProxySettings:
+    """How long to wait, and how often to try."""
+
+    first_byte_timeout_seconds: float | None
+    """None: as long as it takes. A long prompt behind a long queue is no fault."""
+    retry: RetrySettings
+
+
+class Proxy:
+    """Forwards requests to the replicas of a `Fleet`."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        session: aiohttp.ClientSession,
+        *,
+        metrics: GatewayMetrics,
+        settings: ProxySettings,
+        draw: Callable[[], float],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``draw``: a number from [0, 1), for jitter."""
+        self._fleet = fleet
+        self._session = session
+        self._metrics = metrics
+        self._settings = settings
+        self._draw = draw
+        self._clock = clock
+        self._is_cut = False
+        self._limits: set[asyncio.Timeout] = set()
+        """One for each request under way."""
+
+    def cut(self) -> None:
+        """End every request that is under way, and every later one, with an error that says why."""
+        self._is_cut = True
+        for limit in self._limits:
+            limit.reschedule(asyncio.get_running_loop().time())
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        """Answer one request; raises `GatewayError` before the answer begins, never after."""
+        begin = self._clock()
+        model, code = "", "499"  # what is left where the handler is cancelled, because its client has gone
+        try:
+            async with self._until_cut():
+                call = await read_call(request, self._fleet.routes)
+                model = call.model
+                response, code = await self._forward(call)
+                return response
+        except (openai.GatewayError, web.HTTPException) as error:
+            code = str(error.status)
+            raise
+        finally:
+            self._metrics.answered(model, code)
+            _log.info(
+                "request",
+                extra={
+                    "request_id": request[REQUEST_ID_KEY],
+                    "path": request.path,
+                    "model": model,
+                    "code": code,
+                    "seconds": round(self._clock() - begin, 3),
+                },
+            )
+
+    @contextlib.asynccontextmanager
+    async def _until_cut(self) -> AsyncIterator[None]:
+        """Cancel what is inside at `cut`; what does not give an answer of its own then is answered with an error."""
+        try:
+            async with asyncio.timeout(0 if self._is_cut else None) as limit:
+                self._limits.add(limit)
+                try:
+                    yield
+                finally:
+                    self._limits.discard(limit)
+        except TimeoutError:
+            raise openai.gateway_stops() from None
+
+    async def _forward(self, call: Call) -> _Reply:
+        begin = self._clock()
+        tried: set[str] = set()
+        last: Refused | Failed | None = None
+        delay_seconds = 0.0
+        for num_attempts in count(1):
+            lease = self._fleet.begin(call.service.key, tried=tried, now=self._clock())
+            if isinstance(lease, NoReplica):
+                if last is None:
+                    self._metrics.unroutable()
+                    raise openai.no_replica(call.service.key, lease)
+                break
+            replica = lease.replica
+            tried.add(replica.id)
+            with self._held(lease):
+                await asyncio.sleep(delay_seconds)
+                if num_attempts == 1:
+                    self._metrics.sent(call.service.policy, self._clock() - begin)
+                outcome = await send(
+                    self._session, call, replica, first_byte_seconds=self._settings.first_byte_timeout_seconds
+                )
+                if isinstance(outcome, Answering):
+                    return await self._relay(call, replica, outcome)
+                self._failed(call, replica, outcome)
+            last = outcome
+            step = retry.after(num_attempts, jitter=self._draw(), settings=self._settings.retry)
+            if isinstance(step, GiveUp):
+                break
+            delay_seconds = step.delay_seconds
+        assert last is not None
+        return self._last_word(call, last)
+
+    async def _relay(self, call: Call, replica: Replica, answering: Answering) -> _Reply:
+        upstream = answering.response
+        is_stream = headers.is_event_stream(upstream.headers)
+        response = web.StreamResponse(
+            status=upstream.status,
+            reason=upstream.reason,
+            headers=headers.for_client(upstream.headers, is_stream=is_stream),
+        )
+        tail = b""
+        try:
+            self._answered(replica, upstream.status)
+            await response.prepare(call.request)
+            piece = answering.first
+            while piece:
+                await response.write(piece)
+                tail = (tail + piece)[-2:]
+                piece = await next_piece(upstream)
+            await response.write_eof()
+        except UpstreamEnded:
+            self._fleet.failed(replica.id, now=self._clock())
+            self._note_failure(call, replica, "cut")
+            await _end_early(call, response, openai.CUT_SHORT if is_stream else None, tail)
+        except asyncio.CancelledError:
+            if not self._is_cut or not response.prepared:
+                raise
+            await _end_early(call, response, openai.gateway_stops() if is_stream else None, tail)
+        except ConnectionResetError:
+            return response, "499"
+        finally:
+            upstream.close()
+        return response, str(upstream.status)
+
+    def _last_word(self, call: Call, last: Refused | Failed) -> _Reply:
+        """No further attempt: the last replica's answer, or why there is none."""
+        if isinstance(last, Refused):
+            kept = headers.for_client(last.headers, is_stream=False)
+            return web.Response(status=last.status, body=last.body, headers=kept), str(last.status)
+        status, words, code = _FAILURES[last.reason]
+        raise openai.Unavailable(
+            status, f"The service {call.service.key} has no answer: the last replica asked {words}.", code=code
+        )
+
+    @contextlib.contextmanager
+    def _held(self, lease: Lease) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            self._fleet.end(lease, now=self._clock())
+
+    def _answered(self, replica: Replica, status: int) -> None:
+        if retry.is_failure(status):
+            self._fleet.failed(replica.id, now=self._clock())
+        else:
+            self._fleet.succeeded(replica.id)
+
+    def _failed(self, call: Call, replica: Replica, outcome: Refused | Failed) -> None:
+        if isinstance(outcome, Refused):
+            self._answered(replica, outcome.status)
+            self._note_failure(call, replica, "busy" if outcome.status == 429 else "unavailable")
+        else:
+            self._fleet.failed(replica.id, now=self._clock())
+            self._note_failure(call, replica, outcome.reason)
+
+    def _note_failure(self, call: Call, replica: Replica, reason: AttemptFailure) -> None:
+        self._metrics.attempt_failed(reason)
+        _log.warning(
+            "a replica did not answer" if reason != "cut" else "an answer broke off",
+            extra={
+                "request_id": call.request_id,
+                "service": str(call.service.key),
+                "replica": replica.name,
+                "reason": reason,
+            },
+        )
+
+
+async def _end_early(call: Call, response: web.StreamResponse, error: openai.GatewayError | None, tail: bytes) -> None:
+    """Let the client see that its answer is not whole.
+
+    A stream gets ``error`` as its last event; ``tail`` is the end of what it has got. Without an error the connection
+    ends before the answer does.
+    """
+    if error is None:
+        if call.request.transport is not None:
+            call.request.transport.close()
+        return
+    gap = b"" if tail in (b"", b"\n\n") else b"\n\n"  # it broke off inside an event
+    with contextlib.suppress(ConnectionResetError):
+        await response.write(gap + openai.error_event(error))
+        await response.write_eof()

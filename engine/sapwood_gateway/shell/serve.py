@@ -1,0 +1,182 @@
+"""The life of the gateway: listening, discovering, serving, draining, ending.
+
+A first SIGTERM or SIGINT makes it not ready, closes the port and lets requests under way finish for a while; those
+that are left then end with an error. A second signal ends it at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import random
+import signal
+import socket
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import aiohttp
+from aiohttp import web
+
+from sapwood_contract.http import EngineLoad
+from sapwood_gateway.core.balance import Report
+from sapwood_gateway.core.circuit import CircuitSettings
+from sapwood_gateway.core.fleet import Fleet
+from sapwood_gateway.core.retry import RetrySettings
+from sapwood_gateway.core.routes import Replica
+from sapwood_gateway.shell.app import Traffic, build_admin_app, build_app
+from sapwood_gateway.shell.discovery.cluster import ClusterDiscovery
+from sapwood_gateway.shell.discovery.listed import ListedDiscovery, listed_replica
+from sapwood_gateway.shell.discovery.reflector import Api
+from sapwood_gateway.shell.load import Heard, LoadPoller
+from sapwood_gateway.shell.metrics import GatewayMetrics
+from sapwood_gateway.shell.options import GatewayOptions
+from sapwood_gateway.shell.proxy import Proxy, ProxySettings
+from sapwood_gateway.shell.upstream import new_session
+
+_log = logging.getLogger(__name__)
+
+EXIT_SIGNAL = 128
+"""Plus the signal's number: a second signal ended the program at once."""
+_LAST_BYTES_SECONDS = 3.0
+"""When the port closes, how long a client may take to read the end of its answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """Two listening sockets."""
+
+    api: socket.socket
+    admin: socket.socket
+
+
+async def run_gateway(options: GatewayOptions, ports: Ports, cluster: Api | None) -> int:
+    """Serve until a signal says to stop; return the exit code. ``cluster``: None where engines are listed."""
+    draw = random.SystemRandom()
+    fleet = Fleet(circuit=CircuitSettings(), first_turn=draw.randrange(2**16))
+    metrics = GatewayMetrics(census=lambda: fleet.census(time.monotonic()), num_running=lambda: fleet.num_own)
+    traffic = Traffic()
+    async with new_session(options.connect_timeout_seconds) as session:
+        proxy = Proxy(
+            fleet,
+            session,
+            metrics=metrics,
+            settings=ProxySettings(
+                first_byte_timeout_seconds=options.first_byte_timeout_seconds,
+                retry=RetrySettings(max_attempts=options.max_attempts),
+            ),
+            draw=draw.random,
+        )
+        api = build_app(fleet, proxy, traffic=traffic, max_body_bytes=options.max_body_bytes)
+        async with _discovering(options, fleet, session, metrics, cluster) as discovery:
+            admin = build_admin_app(metrics, traffic=traffic, is_discovered=lambda: discovery.is_ready)
+            async with _served(admin, ports.admin), _served(api, ports.api) as listening:
+                stop = _stop_signal()
+                _log.info("serving", extra={"port": ports.api.getsockname()[1]})
+                await stop.wait()
+                traffic.is_draining = True
+                await listening.stop()
+                await _drain(traffic, proxy, options.drain_seconds)
+    return 0
+
+
+@contextlib.asynccontextmanager
+async def _discovering(
+    options: GatewayOptions,
+    fleet: Fleet,
+    session: aiohttp.ClientSession,
+    metrics: GatewayMetrics,
+    cluster: Api | None,
+) -> AsyncIterator[ClusterDiscovery | ListedDiscovery]:
+    """Keep the fleet's routes and reports up to date for so long."""
+    discovery: ClusterDiscovery | ListedDiscovery
+    if cluster is None:
+        discovery = ListedDiscovery(fleet, [listed_replica(each.url, each.admin_url) for each in options.engines])
+    else:
+        discovery = ClusterDiscovery(
+            fleet,
+            cluster,
+            namespaces=options.namespaces,
+            failed=metrics.discovery_failed,
+            draw=random.SystemRandom().random,
+        )
+        discovery.start()
+
+    def targets() -> list[Replica]:
+        return discovery.replicas if isinstance(discovery, ListedDiscovery) else fleet.routes.all_replicas()
+
+    def heard(replica: Replica, said: Heard) -> None:
+        if isinstance(discovery, ListedDiscovery):
+            discovery.heard(replica, said)
+        if isinstance(said, EngineLoad):
+            fleet.reported(replica.id, report_of(said, num_own=fleet.num_own_on(replica.id)))
+
+    poller = LoadPoller(session, targets=targets, heard=heard, interval_seconds=options.load_interval_seconds)
+    polling = asyncio.create_task(poller.run())
+    try:
+        yield discovery
+    finally:
+        polling.cancel()
+        if isinstance(discovery, ClusterDiscovery):
+            discovery.stop()
+        await asyncio.gather(polling, return_exceptions=True)
+
+
+def report_of(said: EngineLoad, *, num_own: int) -> Report:
+    """Return what counts of an engine's answer."""
+    load = said.load
+    return Report(
+        state=said.state,
+        num_requests=load.num_running + load.num_waiting,
+        num_waiting_tokens=load.num_waiting_tokens,
+        num_own=num_own,
+    )
+
+
+@contextlib.asynccontextmanager
+async def _served(app: web.Application, listening: socket.socket) -> AsyncIterator[web.SockSite]:
+    """Serve ``app`` until the end of the block; `SockSite.stop` closes the port before that."""
+    runner = web.AppRunner(
+        app,
+        access_log=None,
+        handler_cancellation=True,  # a client that leaves ends its request
+        auto_decompress=False,  # what is sent on is what came in
+        shutdown_timeout=_LAST_BYTES_SECONDS,
+    )
+    await runner.setup()
+    site = web.SockSite(runner, listening)
+    await site.start()
+    try:
+        yield site
+    finally:
+        await runner.cleanup()
+
+
+async def _drain(traffic: Traffic, proxy: Proxy, seconds: float) -> None:
+    _log.info("draining", extra={"deadline_seconds": seconds})
+    try:
+        async with asyncio.timeout(seconds):
+            await traffic.drained()
+    except TimeoutError:
+        _log.warning("the time to drain is over: what still runs is ended")
+        proxy.cut()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_BYTES_SECONDS):
+                await traffic.drained()
+    _log.info("drained")
+
+
+def _stop_signal() -> asyncio.Event:
+    """Return what the first SIGTERM or SIGINT sets; the second ends the process."""
+    stop = asyncio.Event()
+
+    def take(number: int) -> None:
+        if stop.is_set():
+            os._exit(EXIT_SIGNAL + number)
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, take, number)
+    return stop

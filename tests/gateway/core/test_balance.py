@@ -1,0 +1,91 @@
+"""Which replica takes a request."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from sapwood_gateway.core.balance import NO_REPORT, Fitness, NoReplica, Report, Standing, fitness, pick
+from sapwood_gateway.core.circuit import Closed, HalfOpen, Open
+from sapwood_gateway.core.routes import Replica
+
+
+def standing(id_: str, *, own: int = 0, requests: int = 0, own_then: int = 0, waiting_tokens: int = 0) -> Standing:
+    replica = Replica(id=id_, name=id_, url=f"http://{id_}", admin_url=f"http://{id_}")
+    report = Report("ready", requests, waiting_tokens, own_then)
+    return Standing(replica, own, report, Closed())
+
+
+def least(*standings: Standing, turn: int = 0) -> str:
+    picked = pick(standings, policy="LeastLoad", tried=(), now=0.0, turn=turn)
+    assert isinstance(picked, Replica)
+    return picked.id
+
+
+def test_the_replica_with_the_fewest_requests_takes_it() -> None:
+    assert least(standing("a", own=50), standing("b", own=0)) == "b"
+
+
+def test_what_others_send_counts_as_the_replica_reports_it() -> None:
+    assert least(standing("a", requests=6), standing("b", own=2)) == "b"
+
+
+def test_our_own_requests_are_not_counted_twice() -> None:
+    # b had 5 requests at its report, all of them ours; 2 of those are left.
+    assert standing("b", own=2, requests=5, own_then=5).num_requests == 2
+    assert standing("b", own=7, requests=9, own_then=5).num_requests == 11
+
+
+def test_a_burst_since_the_last_report_counts_at_once() -> None:
+    assert least(standing("a", requests=1), standing("b", requests=0, own=4)) == "a"
+
+
+def test_among_equally_many_requests_the_fewest_waiting_tokens_decide() -> None:
+    assert least(standing("a", requests=2, waiting_tokens=9_000), standing("b", requests=2, waiting_tokens=40)) == "b"
+
+
+def test_equal_replicas_take_turns() -> None:
+    equal = [standing(id_) for id_ in "abc"]
+    assert [least(*equal, turn=turn) for turn in range(5)] == ["a", "b", "c", "a", "b"]
+
+
+def test_round_robin_looks_at_no_load() -> None:
+    standings = [standing("a", own=99), standing("b")]
+    picked = [pick(standings, policy="RoundRobin", tried=(), now=0.0, turn=turn) for turn in range(3)]
+    assert [each.id for each in picked if isinstance(each, Replica)] == ["a", "b", "a"]
+
+
+WELL = standing("a")
+
+
+@pytest.mark.parametrize(
+    ("seen", "fate"),
+    [
+        (WELL, "fit"),
+        (replace(WELL, replica=replace(WELL.replica, is_terminating=True)), "terminating"),
+        (replace(WELL, replica=replace(WELL.replica, is_ready=False)), "not_ready"),
+        (replace(WELL, report=replace(NO_REPORT, state="draining")), "draining"),
+        (replace(WELL, report=replace(NO_REPORT, state="warming")), "fit"),  # old news: the cluster says ready
+        (replace(WELL, circuit=Open(until=5.1, num_rests=1)), "resting"),
+        (replace(WELL, circuit=Open(until=5.0, num_rests=1)), "fit"),
+        (replace(WELL, circuit=HalfOpen(num_rests=1)), "resting"),
+    ],
+)
+def test_a_replica_that_cannot_take_a_request_is_never_picked(seen: Standing, fate: Fitness) -> None:
+    assert fitness(seen, tried=(), now=5.0) == fate
+    idle, busy = seen, standing("b", own=100)
+    picked = pick([idle, busy], policy="LeastLoad", tried=(), now=5.0, turn=0)
+    assert isinstance(picked, Replica)
+    assert picked.id == ("a" if fate == "fit" else "b")
+
+
+def test_no_replica_is_asked_twice_for_one_request() -> None:
+    assert fitness(WELL, tried={"a"}, now=0.0) == "tried"
+
+
+def test_where_none_can_take_it_each_one_has_a_reason() -> None:
+    gone = replace(WELL, replica=replace(WELL.replica, is_terminating=True))
+    refused = pick([gone, WELL], policy="LeastLoad", tried={"a"}, now=0.0, turn=0)
+    assert refused == NoReplica(("terminating", "tried"))
+    assert pick([], policy="LeastLoad", tried=(), now=0.0, turn=0) == NoReplica(())

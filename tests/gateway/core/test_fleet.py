@@ -1,0 +1,168 @@
+"""What the gateway keeps of its replicas, whatever happens in whatever order."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from sapwood_gateway.core.balance import NoReplica, Report
+from sapwood_gateway.core.circuit import CircuitSettings
+from sapwood_gateway.core.fleet import Fleet, Lease
+from sapwood_gateway.core.routes import Replica, Routes, Service, ServiceKey
+
+CHAT = ServiceKey("team", "chat")
+SETTINGS = CircuitSettings(failures_to_open=3, rest_seconds=1.0)
+
+
+def replica(id_: str) -> Replica:
+    return Replica(id=id_, name=id_, url=f"http://{id_}", admin_url=f"http://{id_}")
+
+
+def routes(*ids: str) -> Routes:
+    return Routes({CHAT: Service(CHAT, ("m",))}, {CHAT: tuple(replica(id_) for id_ in ids)})
+
+
+def fleet(*ids: str) -> Fleet:
+    made = Fleet(circuit=SETTINGS)
+    made.update(routes(*ids))
+    return made
+
+
+def begin(fleet: Fleet, *, now: float = 0.0, tried: tuple[str, ...] = ()) -> Lease:
+    lease = fleet.begin(CHAT, tried=tried, now=now)
+    assert isinstance(lease, Lease)
+    return lease
+
+
+def test_requests_spread_while_none_has_ended() -> None:
+    both = fleet("a", "b")
+    assert Counter(begin(both).replica.id for _ in range(10)) == {"a": 5, "b": 5}
+
+
+def test_a_report_does_not_change_the_count_of_our_own_requests() -> None:
+    one = fleet("a")
+    for _ in range(40):
+        begin(one)
+    one.reported("a", Report("ready", num_requests=0, num_waiting_tokens=0, num_own=40))
+    one.update(routes("a"))
+    assert one.num_own_on("a") == 40
+    assert one.standing(replica("a")).num_requests == 40
+
+
+def test_a_replica_that_went_away_is_not_picked_and_its_requests_still_end() -> None:
+    pair = fleet("a", "b")
+    leases = [begin(pair), begin(pair)]
+    pair.update(routes("b"))
+    assert begin(pair).replica.id == "b"
+    for lease in leases:
+        pair.end(lease, now=1.0)
+    assert pair.num_own == 1
+
+
+def test_a_replica_that_comes_back_under_a_new_id_has_no_past() -> None:
+    one = fleet("a")
+    for _ in range(3):
+        one.failed(begin(one).replica.id, now=0.0)
+    assert isinstance(one.begin(CHAT, tried=(), now=0.1), NoReplica)
+    one.update(routes("a2"))
+    assert begin(one, now=0.1).replica.id == "a2"
+
+
+def test_after_its_rest_one_request_tries_a_replica_and_the_others_go_elsewhere() -> None:
+    pair = fleet("a", "b")
+    for _ in range(3):
+        lease = begin(pair, tried=("b",))
+        pair.failed("a", now=0.0)
+        pair.end(lease, now=0.0)
+    assert {begin(pair, now=0.5).replica.id for _ in range(4)} == {"b"}
+    trial = begin(pair, now=2.0)
+    assert (trial.replica.id, trial.is_trial) == ("a", True)
+    assert begin(pair, now=2.0).replica.id == "b"
+    pair.succeeded("a")
+    assert begin(pair, now=2.0).replica.id == "a"
+
+
+def test_a_trial_whose_client_left_does_not_close_the_replica_for_ever() -> None:
+    one = fleet("a")
+    for _ in range(3):
+        lease = begin(one)
+        one.failed("a", now=0.0)
+        one.end(lease, now=0.0)
+    one.end(begin(one, now=2.0), now=2.1)
+    assert begin(one, now=2.1).is_trial
+
+
+def test_a_service_that_is_not_known_has_no_replica() -> None:
+    assert fleet("a").begin(ServiceKey("team", "other"), tried=(), now=0.0) == NoReplica(())
+
+
+def test_the_census_counts_every_replica_once() -> None:
+    three = fleet("a", "b", "c")
+    terminating = replace(replica("b"), is_terminating=True)
+    three.update(Routes(three.routes.services, {CHAT: (replica("a"), terminating, replica("c"))}))
+    three.reported("c", Report("draining", 1, 0, 0))
+    assert three.census(0.0) == {"fit": 1, "terminating": 1, "draining": 1}
+
+
+class FleetMachine(RuleBasedStateMachine):
+    """Against a naive model: the number of our requests on each replica."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fleet = Fleet(circuit=SETTINGS)
+        self.now = 0.0
+        self.present: set[str] = set()
+        self.leases: list[Lease] = []
+
+    @rule(ids=st.sets(st.sampled_from("abcd")))
+    def discover(self, ids: set[str]) -> None:
+        self.present = ids
+        self.fleet.update(routes(*sorted(ids)))
+
+    @rule(tried=st.sets(st.sampled_from("abcd"), max_size=2))
+    def request(self, tried: set[str]) -> None:
+        lease = self.fleet.begin(CHAT, tried=tried, now=self.now)
+        if isinstance(lease, Lease):
+            assert lease.replica.id in self.present - tried
+            self.leases.append(lease)
+
+    @rule(data=st.data(), how=st.sampled_from(["succeeded", "failed", "abandoned"]))
+    def end(self, data: st.DataObject, how: str) -> None:
+        if self.leases:
+            lease = self.leases.pop(data.draw(st.integers(0, len(self.leases) - 1)))
+            if how == "succeeded":
+                self.fleet.succeeded(lease.replica.id)
+            elif how == "failed":
+                self.fleet.failed(lease.replica.id, now=self.now)
+            self.fleet.end(lease, now=self.now)
+
+    @rule(id_=st.sampled_from("abcd"), num=st.integers(0, 5))
+    def report(self, id_: str, num: int) -> None:
+        self.fleet.reported(id_, Report("ready", num, 0, self.fleet.num_own_on(id_)))
+
+    @rule(seconds=st.floats(0.0, 40.0))
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+
+    @invariant()
+    def counts_agree(self) -> None:
+        assert self.fleet.check_invariants() == []
+        assert self.fleet.num_own == len(self.leases)
+        counts = Counter(lease.replica.id for lease in self.leases)
+        assert all(self.fleet.num_own_on(id_) == counts[id_] for id_ in "abcd")
+
+    def teardown(self) -> None:
+        """Once all has ended and every rest is over, each replica that is there can be reached."""
+        while self.leases:
+            self.fleet.end(self.leases.pop(), now=self.now)
+        self.now += 60.0
+        reached: set[str] = set()
+        while isinstance(lease := self.fleet.begin(CHAT, tried=reached, now=self.now), Lease):
+            reached.add(lease.replica.id)
+        assert reached == self.present
+
+
+TestFleetMachine = FleetMachine.TestCase

@@ -1,0 +1,27 @@
+"""Routes of engines that are given by address."""
+
+from __future__ import annotations
+
+from sapwood_gateway.core.listed_engines import ListedEngine, routes_of
+from sapwood_gateway.core.routes import Replica, ServiceKey
+
+
+def replica(id_: str) -> Replica:
+    return Replica(id=id_, name=id_, url=f"http://{id_}:8000", admin_url=f"http://{id_}:8001")
+
+
+def test_engines_of_one_model_are_one_service() -> None:
+    routes = routes_of([ListedEngine(replica(id_), model, is_ready=True) for id_, model in ("am", "bn", "cm")])
+    found = {key.name: [each.id for each in replicas] for key, replicas in routes.replicas.items()}
+    assert found == {"m": ["a", "c"], "n": ["b"]}
+    assert {service.models for service in routes.services.values()} == {("m",), ("n",)}
+
+
+def test_an_engine_that_is_not_ready_keeps_its_service_known() -> None:
+    routes = routes_of([ListedEngine(replica("a"), "m", is_ready=False)])
+    (only,) = routes.of(ServiceKey("static", "m"))
+    assert not only.is_ready
+
+
+def test_an_engine_that_never_said_its_model_is_in_no_service() -> None:
+    assert routes_of([ListedEngine(replica("a"))]).services == {}

@@ -1,0 +1,63 @@
+"""The options of ``sapwood gateway``."""
+
+from __future__ import annotations
+
+import pytest
+from yarl import URL
+
+from sapwood_gateway.shell.options import EngineAddress, parse
+
+
+def test_without_options_it_looks_in_the_whole_cluster_and_listens_on_this_machine_alone() -> None:
+    options = parse([])
+    assert (options.host, options.port, options.admin_host, options.admin_port) == (
+        "127.0.0.1",
+        8080,
+        "127.0.0.1",
+        8081,
+    )
+    assert (options.engines, options.namespaces) == ((), ())
+    assert options.first_byte_timeout_seconds is None
+
+
+def test_engines_and_their_admin_addresses_may_be_listed() -> None:
+    options = parse(["--engine=http://127.0.0.1:9000", "--engine=http://b.example:80,http://b.example:7001"])
+    assert options.engines == (
+        EngineAddress(url=URL("http://127.0.0.1:9000"), admin_url=URL("http://127.0.0.1:9001")),
+        EngineAddress(url=URL("http://b.example:80"), admin_url=URL("http://b.example:7001")),
+    )
+
+
+def test_an_engine_that_is_listed_twice_is_one() -> None:
+    assert len(parse(["--engine=http://a.example", "--engine=http://a.example:80"]).engines) == 1
+
+
+def test_the_admin_port_is_the_next_one_or_a_free_one_too() -> None:
+    assert parse(["--port=9000"]).admin_port == 9001
+    assert parse(["--port=0"]).admin_port == 0
+    assert parse(["--port=0", "--admin-port=7"]).admin_port == 7
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["--unknown=1"],
+        ["--por=1"],
+        ["--port=65536"],
+        ["--port=x"],
+        ["--engine=127.0.0.1:8000"],
+        ["--engine=https://a.example"],
+        ["--engine=http://a.example/v1"],
+        ["--engine=http://a.example", "--namespace=team"],
+        ["--max-attempts=0"],
+        ["--drain-seconds=-1"],
+        ["--drain-seconds=nan"],
+        ["--load-interval-seconds=inf"],
+        ["--log-level=loud"],
+    ],
+)
+def test_what_is_unknown_or_malformed_refuses_to_start(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse(argv)
+    assert ended.value.code == 2
+    assert "sapwood gateway: error:" in capsys.readouterr().err

@@ -1,0 +1,165 @@
+"""``sapwood gateway`` as a program: what it needs to start, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import socket
+import subprocess
+import sys
+from asyncio.subprocess import Process
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass
+
+import aiohttp
+import pytest
+from aiohttp import web
+from support_gateway import MODEL, Answer, Steps, Upstream, echo, serving
+
+from sapwood_contract.http import EngineLoad, LoadSnapshot
+from sapwood_tools.bench.servers import free_port
+
+PATH = "/v1/chat/completions"
+GATEWAY = [sys.executable, "-m", "sapwood", "gateway"]
+
+
+@dataclass
+class Running:
+    """A gateway in a process of its own, ready."""
+
+    process: Process
+    client: aiohttp.ClientSession
+    admin_url: str
+
+
+@asynccontextmanager
+async def engine(answer: Answer, state: str = "ready") -> AsyncIterator[Upstream]:
+    """An upstream that also says that it is an engine."""
+    server = Upstream(answer)
+
+    async def load(_: web.Request) -> web.Response:
+        return web.json_response(asdict(EngineLoad(MODEL, state, LoadSnapshot())))  # type: ignore[arg-type]
+
+    app = web.Application()
+    app.router.add_get("/admin/load", load)
+    app.router.add_post("/{path:.*}", server.handle)
+    async with serving(app) as url:
+        server.url = url
+        yield server
+
+
+@asynccontextmanager
+async def gateway_process(*engines: Upstream, drain_seconds: float = 20.0) -> AsyncIterator[Running]:
+    port, admin_port = free_port(), free_port()
+    options = [f"--engine={each.url},{each.url}" for each in engines]
+    process = await asyncio.create_subprocess_exec(
+        *GATEWAY,
+        f"--port={port}",
+        f"--admin-port={admin_port}",
+        f"--drain-seconds={drain_seconds}",
+        *options,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        admin_url = f"http://127.0.0.1:{admin_port}"
+        async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as client:
+            async with asyncio.timeout(60):
+                while not await is_ready(client, admin_url):
+                    assert process.returncode is None
+            yield Running(process, client, admin_url)
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+async def is_ready(client: aiohttp.ClientSession, admin_url: str) -> bool:
+    try:
+        async with client.get(admin_url + "/readyz") as response:
+            return response.status == 200
+    except aiohttp.ClientError:
+        return False
+
+
+async def test_it_serves_engines_that_are_listed_by_address_and_ends_with_0() -> None:
+    async with engine(echo) as a, engine(echo) as b, gateway_process(a, b) as running:
+        async with running.client.get("/v1/models") as response:
+            assert [card["id"] for card in (await response.json())["data"]] == [MODEL]
+        for _ in range(4):
+            async with running.client.post(PATH, json={"model": MODEL}) as response:
+                assert await response.json() == {"model": MODEL}
+        assert (len(a.bodies), len(b.bodies)) == (2, 2)
+        async with running.client.get(running.admin_url + "/metrics") as response:
+            assert 'sapwood_gateway_replicas{state="fit"} 2.0' in await response.text()
+        running.process.terminate()
+        assert await running.process.wait() == 0
+
+
+async def test_sigterm_lets_a_stream_finish_and_takes_nothing_new() -> None:
+    steps = Steps()
+    async with engine(steps.answer) as a, gateway_process(a) as running:
+        steps.items.put_nowait(b"data: 1\n\n")
+        async with running.client.post(PATH, json={"model": MODEL, "stream": True}) as stream:
+            assert await stream.content.readany() == b"data: 1\n\n"
+            running.process.terminate()
+            while await is_ready(running.client, running.admin_url):
+                pass
+            with pytest.raises(aiohttp.ClientConnectorError):
+                await aiohttp.request("POST", stream.url, json={"model": MODEL}).__aenter__()
+            steps.items.put_nowait(b"data: 2\n\n")
+            steps.items.put_nowait(None)
+            assert await stream.content.read() == b"data: 2\n\n"
+        assert await running.process.wait() == 0
+
+
+async def test_what_outlasts_the_drain_ends_with_an_error_event() -> None:
+    steps = Steps()
+    async with engine(steps.answer) as a, gateway_process(a, drain_seconds=0.1) as running:
+        steps.items.put_nowait(b"data: 1\n\n")
+        async with running.client.post(PATH, json={"model": MODEL, "stream": True}) as stream:
+            await stream.content.readany()
+            running.process.terminate()
+            last = await stream.content.read()
+        assert json.loads(last.removeprefix(b"data: "))["error"]["code"] == "gateway_stopping"
+        assert await running.process.wait() == 0
+
+
+async def test_a_second_signal_ends_it_at_once() -> None:
+    steps = Steps()
+    async with engine(steps.answer) as a, gateway_process(a) as running:
+        steps.items.put_nowait(b"data: 1\n\n")
+        async with running.client.post(PATH, json={"model": MODEL, "stream": True}) as stream:
+            await stream.content.readany()
+            running.process.terminate()
+            while await is_ready(running.client, running.admin_url):
+                pass
+            running.process.send_signal(signal.SIGINT)
+            assert await running.process.wait() == 128 + signal.SIGINT
+
+
+async def test_an_engine_that_still_loads_gets_nothing() -> None:
+    async with (
+        engine(echo, state="loading") as a,
+        gateway_process(a) as running,
+        running.client.post(PATH, json={"model": MODEL}) as response,
+    ):
+        assert (response.status, (await response.json())["error"]["code"]) == (503, "no_replica_ready")
+
+
+def test_a_port_that_is_taken_refuses_to_start() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        command = [*GATEWAY, f"--port={port}", "--engine=http://127.0.0.1:1"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert f"--port: 127.0.0.1 port {port} cannot be listened on" in done.stderr
+
+
+def test_without_a_cluster_and_without_engines_it_says_what_to_do() -> None:
+    command = [*GATEWAY, "--port=0"]
+    environment = {"PATH": "", "HOME": "/nonexistent"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 1
+    assert "list them with --engine, or set KUBECONFIG" in done.stderr
