@@ -1,0 +1,66 @@
+"""The programs take the arguments that the chart starts them with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from support_chart import arguments, pods, render
+
+from sapwood_gateway.shell.options import parse
+from sapwood_operator.cli import Options, read_options
+
+
+def operator(values: dict[str, Any]) -> Options:
+    return read_options(arguments(render(values), "operator"))
+
+
+def test_the_operator_is_told_where_the_gateway_is_and_which_engines_to_start() -> None:
+    found = operator({}).settings
+    assert (found.gateway_service, found.gateway_namespace, found.gateway_instance) == (
+        "sapwood-gateway",
+        "prod",
+        "sapwood",
+    )
+    assert (found.engine_image, found.engine_cuda_image) == ("sapwood/engine:0.1.0", "sapwood/engine-cuda:0.1.0")
+    assert found.operator_namespace == "prod"
+    assert found.namespaces == ()
+
+
+def test_the_operator_is_told_what_the_values_say() -> None:
+    peer = {"podSelector": {"matchLabels": {"app": "prometheus"}}}
+    values = {
+        "watchNamespaces": ["team-a", "team-b"],
+        "clusterDomain": "example.test",
+        "images": {"pullPolicy": "Always", "pullSecrets": ["registry"]},
+        "metrics": {"peers": [peer]},
+        "operator": {"resyncSeconds": 60, "progressDeadlineSeconds": 3600, "logLevel": "debug"},
+    }
+    options = operator(values)
+    found = options.settings
+    assert found.namespaces == ("team-a", "team-b")
+    assert found.cluster_domain == "example.test"
+    assert (found.image_pull_policy, found.image_pull_secrets) == ("Always", ("registry",))
+    assert found.metrics_peers == (peer,)
+    assert (found.resync_seconds, found.progress_deadline_seconds) == (60, 3600)
+    assert options.log_level == "debug"
+
+
+def test_the_operators_health_port_and_lease_are_the_ones_that_the_chart_expects() -> None:
+    manifests = render()
+    process = read_options(arguments(manifests, "operator")).process
+    (container,) = pods(manifests)["sapwood-operator"]["containers"]
+    assert container["ports"] == [{"name": "metrics", "containerPort": process.health_port}]
+    (leader,) = [m for m in manifests if m["kind"] == "Role" and m["metadata"]["name"] == "sapwood-operator-leader"]
+    assert leader["rules"][1]["resourceNames"] == [process.lease_name]
+    assert process.identity == "$(POD_NAME)"
+    assert "POD_NAME" in {variable["name"] for variable in container["env"]}
+
+
+def test_the_gateways_ports_are_those_of_its_container() -> None:
+    manifests = render({"watchNamespaces": ["team-a"]})
+    options = parse(arguments(manifests, "gateway"))
+    (container,) = pods(manifests)["sapwood-gateway"]["containers"]
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert ports == {"http": options.port, "admin": options.admin_port}
+    assert (options.host, options.admin_host) == ("0.0.0.0", "0.0.0.0")
+    assert options.namespaces == ("team-a",)
