@@ -2,12 +2,14 @@
 #
 #   make serve [MODEL=… HOST=… PORT=… ARGS=…]   serve a model over the OpenAI API
 #   make test                                   every test
+#   make e2e [TESTS=… ARGS=…]                   end-to-end tests on KUBECONFIG's cluster, or on one built and run here
 #   make check                                  what must hold before a commit: format, lint, types, layers, guards
 #   make bench [PEER=openvino|llamacpp]         the six workloads, alone or side by side with another engine
 #   make bench-limits                           a step against what this machine can do at most
 #   make bench-growth                           costs by batch, context and cached share: plots, and no cliffs
 #   make bench-endurance                        20,000 requests, and the memory that they leave held
 #   make bench-interference                     throughput and stalls beside a busy program
+#   make bench-profile                          where a served engine's time goes while 16 streams decode
 #   make bench-core                             the pure core beside baselines, one JSON object a line
 #   make soak                                   1,000,000 random operations on cache and scheduler
 #   make docs                                   write the generated parts of README.md and engine/README.md
@@ -18,8 +20,8 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: help serve test check bench bench-limits bench-growth bench-endurance bench-interference bench-core soak docs \
-	constraints clean
+.PHONY: help serve test e2e check bench bench-limits bench-growth bench-endurance bench-interference bench-profile \
+	bench-core soak docs constraints clean
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -31,6 +33,8 @@ PORT ?= 8000
 ARGS ?=
 PEER ?=
 BENCH_FOLDER ?= .bench
+E2E_NAME ?= e2e
+TESTS ?= e2e
 
 # The build backend comes from the same file of versions, so the package is built without an environment of its own.
 # What it says goes to stderr: the stdout of a target is its result (JSON lines of the benchmarks).
@@ -60,7 +64,7 @@ $(ENGINE): $(FOUNDATION) pyproject.toml constraints.txt
 	@touch $@
 
 $(DEV): $(ENGINE)
-	@$(call INSTALL,--no-build-isolation --editable '.[engine$(COMMA)dev]')
+	@$(call INSTALL,--no-build-isolation --editable '.[engine$(COMMA)gateway$(COMMA)operator$(COMMA)dev]')
 	@touch $@
 
 serve: $(ENGINE)
@@ -69,10 +73,20 @@ serve: $(ENGINE)
 test: $(DEV)
 	$(BIN)/pytest
 
+# The harness's cluster needs root, Go and a few commands; it says which are missing. Its programs are built once for
+# each version, into ~/.cache/sapwood. A cluster of one's own to look around in: e2e/README.md.
+e2e: $(DEV)
+	@if [ -n "$${KUBECONFIG:-}" ]; then \
+		echo "Testing on the cluster of KUBECONFIG=$$KUBECONFIG" >&2; exec $(BIN)/pytest $(TESTS) $(ARGS); \
+	else \
+		PYTHONPATH=e2e exec $(BIN)/python -m cluster run --name='$(E2E_NAME)' --with=kwok --with=prometheus -- \
+			$(BIN)/pytest $(TESTS) $(ARGS); \
+	fi
+
 check: $(DEV)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy engine tests docs/generate.py bench/*.py .ci/resolve_constraints.py
+	$(BIN)/mypy engine operator e2e tests docs/generate.py bench/*.py .ci/resolve_constraints.py
 	$(BIN)/lint-imports
 	$(BIN)/pytest --quiet tests/architecture
 
@@ -91,6 +105,9 @@ bench-endurance: $(ENGINE)
 
 bench-interference: $(ENGINE)
 	@exec $(BIN)/python bench/interference.py $(ARGS)
+
+bench-profile: $(DEV)
+	@exec $(BIN)/python bench/service_profile.py $(ARGS)
 
 bench-core: $(ENGINE)
 	@exec $(BIN)/sapwood bench-core $(ARGS)

@@ -1,20 +1,29 @@
-"""Writes the parts of documents that follow from the code: the table of options, the map of modules.
+"""Writes what follows from other files: the table of options, the map of modules, the chart's values and its CRDs.
 
-``make docs`` runs it; ``tests/docs`` checks that it would change nothing.
+``make docs`` runs it; ``tests/docs`` and ``tests/chart`` check that it would change nothing.
 """
 
 from __future__ import annotations
 
 import ast
 import dataclasses
+import json
 import re
+import shutil
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Literal, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
+
+import yaml
 
 from sapwood_contract import launch
 from sapwood_contract.launch import LaunchOptions
 
 ROOT = Path(__file__).resolve().parent.parent
+CRDS = ROOT / "crds"
+CHART = ROOT / "charts" / "sapwood"
+CHART_CRDS = CHART / "files" / "crds"
+"""Copies of `CRDS`: Helm reads nothing outside of a chart, and follows no links in a packed one."""
 
 
 def options_table() -> str:
@@ -32,7 +41,7 @@ def options_table() -> str:
 def module_map() -> str:
     """Return every package with its modules, each with the first sentence of its docstring."""
     parts: list[str] = []
-    for package in ("sapwood_engine", "sapwood_contract", "sapwood_tools", "sapwood"):
+    for package in ("sapwood_engine", "sapwood_gateway", "sapwood_contract", "sapwood_tools", "sapwood"):
         folder = ROOT / "engine" / package
         for init in sorted(folder.rglob("__init__.py")):
             name = init.parent.relative_to(ROOT / "engine").as_posix()
@@ -50,8 +59,33 @@ def first_sentence(path: Path) -> str:
     return " ".join(docstring.split("\n\n")[0].split()).replace("``", "`")
 
 
+def values_table() -> str:
+    """Return the chart's values as a Markdown table: defaults from values.yaml, meanings from values.schema.json."""
+    schema = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
+    values = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
+    rows = [
+        f"| `{path}` | `{json.dumps(value)}` | {meaning} |" for path, value, meaning in _leaves(schema, values, schema)
+    ]
+    return "\n".join(["| value | default | what |", "|---|---|---|", *rows])
+
+
+def _leaves(
+    schema: Mapping[str, Any], values: Mapping[str, Any], root: Mapping[str, Any], prefix: str = ""
+) -> Iterator[tuple[str, Any, str]]:
+    """Yield path, default and meaning of every value that is not a group of others with meanings of their own."""
+    for name, value in values.items():
+        found = schema["properties"][name]
+        target = root["$defs"][found["$ref"].rpartition("/")[2]] if "$ref" in found else found
+        if value and "properties" in target:
+            yield from _leaves(target, value, root, f"{prefix}{name}.")
+            continue
+        choices = f" ({', '.join(f'`{choice}`' for choice in target['enum'])})" if "enum" in target else ""
+        yield f"{prefix}{name}", value, (found.get("description") or target["description"]) + choices
+
+
 GENERATED = {
     Path("README.md"): ("options", options_table),
+    Path("charts/sapwood/README.md"): ("values", values_table),
     Path("engine/README.md"): ("map", module_map),
 }
 """Document -> the mark around its generated part, and what belongs there."""
@@ -68,9 +102,13 @@ def expected(document: Path) -> str:
 
 
 def main() -> None:
-    """Rewrite every document."""
+    """Rewrite every document and copy every CRD."""
     for document in GENERATED:
         (ROOT / document).write_text(expected(document), encoding="utf-8")
+    shutil.rmtree(CHART_CRDS, ignore_errors=True)
+    CHART_CRDS.mkdir(parents=True)
+    for crd in CRDS.glob("*.yaml"):
+        shutil.copy(crd, CHART_CRDS)
 
 
 if __name__ == "__main__":

@@ -33,6 +33,8 @@ class Program:
 
 PROGRAMS: dict[str, Program] = {
     "serve": Program("serve a model over the OpenAI API", "sapwood_engine.cli", "serve", "engine"),
+    "gateway": Program("one OpenAI address in front of many engines", "sapwood_gateway.cli", "main", "gateway"),
+    "operator": Program("reconcile InferenceServices in a cluster", "sapwood_operator.cli", "main", "operator"),
     "bench": Program("measure any OpenAI address with the six workloads", "sapwood_tools.bench.cli", "main", "engine"),
     "tree": Program("show the radix tree of a running engine", "sapwood_tools.tree", "main", "engine"),
     "bench-core": Program("measure the pure core beside baselines", "sapwood_tools.bench_core", "main", "engine"),

@@ -25,6 +25,8 @@ TORCH_FREE = [
     "sapwood_engine.service.client",
     "sapwood_engine.service.supervisor",
     "sapwood_engine.service.tokenizer",
+    "sapwood_gateway.cli",
+    "sapwood_operator.cli",
     "sapwood_tools.bench.cli",
     "sapwood_tools.tree",
 ]

@@ -1,0 +1,98 @@
+"""What only some tests want: kwok, which plays nodes with thousands of pods that run nothing, and Prometheus.
+
+Both are built before the cluster's network is entered (``python -m cluster up --with kwok``): nothing can be fetched
+from inside.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping
+from typing import Any
+
+from cluster import processes
+from cluster.api import Api, is_healthy, wait_until
+from cluster.binaries import KWOK, KWOK_STAGES, PROMETHEUS, Program, path_of
+from cluster.layout import CONTROL_PLANE_ADDRESS, KWOK_NETWORK, Layout
+from cluster.processes import Spec
+
+PROGRAMS: Mapping[str, tuple[Program, ...]] = {"kwok": (KWOK, KWOK_STAGES), "prometheus": (PROMETHEUS,)}
+"""Name as ``--with`` takes it -> what is built for it."""
+KWOK_ANNOTATION = "kwok.x-k8s.io/node"
+KWOK_LABEL = "type"
+"""Pods go to kwok's nodes by ``nodeSelector: {type: kwok}`` and a toleration of the taint ``kwok.x-k8s.io/node``."""
+PROMETHEUS_PORT = 9090
+START_SECONDS = 30.0
+
+
+def start_kwok(layout: Layout, environment: Mapping[str, str]) -> None:
+    """Start kwok; it plays the nodes that `make_kwok_node` makes and leaves all others alone."""
+    stages = layout.state / "kwok-stages.yaml"
+    printed = subprocess.run([path_of(KWOK_STAGES, environment)], check=True, capture_output=True)
+    stages.write_bytes(printed.stdout)
+    arguments = [
+        f"--kubeconfig={layout.pki / 'kwok.kubeconfig'}",
+        f"--config={stages}",
+        "--manage-all-nodes=false",
+        f"--manage-nodes-with-annotation-selector={KWOK_ANNOTATION}=fake",
+        f"--cidr={KWOK_NETWORK}",
+        f"--node-ip={CONTROL_PLANE_ADDRESS}",
+        "--node-lease-duration-seconds=40",
+    ]
+    processes.start(layout, Spec("kwok", [str(path_of(KWOK, environment)), *arguments], {"GOMAXPROCS": "1"}))
+
+
+def kwok_node(name: str, capacity: Mapping[str, str]) -> dict[str, Any]:
+    """Return a Node for kwok to play; nothing is scheduled to it that does not ask for it. Pure."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {
+            "name": name,
+            "annotations": {KWOK_ANNOTATION: "fake"},
+            "labels": {KWOK_LABEL: "kwok", "kubernetes.io/hostname": name, "kubernetes.io/os": "linux"},
+        },
+        "spec": {"taints": [{"key": KWOK_ANNOTATION, "value": "fake", "effect": "NoSchedule"}]},
+        "status": {"capacity": dict(capacity), "allocatable": dict(capacity)},
+    }
+
+
+def make_kwok_node(layout: Layout, name: str, *, num_pods: int = 1000) -> None:
+    """Add a node with room for ``num_pods``, and return once it is ready."""
+    api = Api(layout)
+    capacity = {"cpu": "1000", "memory": "4Ti", "pods": str(num_pods), "nvidia.com/gpu": "1000"}
+    api.create("/api/v1/nodes", kwok_node(name, capacity))
+
+    def is_ready() -> bool:
+        status, node = api.call("GET", f"/api/v1/nodes/{name}")
+        conditions = node["status"].get("conditions", []) if status == 200 else []
+        return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+
+    wait_until(is_ready, name, timeout_seconds=START_SECONDS, alive=lambda: processes.check_alive(layout, "kwok"))
+
+
+def start_prometheus(layout: Layout, config: Mapping[str, Any], environment: Mapping[str, str]) -> str:
+    """Start Prometheus with ``config`` (its configuration file as an object), and return its address once it is ready.
+
+    It is in the cluster's network: pods and Services are reached, and ``kubernetes_sd_configs`` may use
+    ``kubeconfig_file: layout.kubeconfig``.
+    """
+    path = layout.state / "prometheus.json"
+    path.write_text(json.dumps(config), encoding="utf-8")  # JSON is YAML
+    arguments = [
+        f"--config.file={path}",
+        f"--storage.tsdb.path={layout.data / 'prometheus'}",
+        f"--web.listen-address={CONTROL_PLANE_ADDRESS}:{PROMETHEUS_PORT}",
+        "--web.enable-lifecycle",
+    ]
+    processes.start(
+        layout, Spec("prometheus", [str(path_of(PROMETHEUS, environment)), *arguments], {"GOMAXPROCS": "1"})
+    )
+    wait_until(
+        lambda: is_healthy(PROMETHEUS_PORT, "/-/ready", address=CONTROL_PLANE_ADDRESS),
+        "prometheus",
+        timeout_seconds=START_SECONDS,
+        alive=lambda: processes.check_alive(layout, "prometheus"),
+    )
+    return f"http://{CONTROL_PLANE_ADDRESS}:{PROMETHEUS_PORT}"
