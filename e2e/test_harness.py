@@ -19,7 +19,7 @@ from world import eventually
 @pytest.fixture
 def small(harness: Layout) -> Iterator[Layout]:
     """A name for another cluster, which does not outlive the test."""
-    found = layout(f"{harness.name[:10]}-x{os.getpid()}", os.environ)
+    found = layout(f"{harness.name[:17]}-x", os.environ)
     yield found
     bringup.down(found)
 

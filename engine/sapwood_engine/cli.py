@@ -81,8 +81,8 @@ def serve(argv: Sequence[str]) -> int:
     worker = _spawn(options, directory) if _is_local(options.model) else None
 
     from sapwood_engine.service.ipc import HttpChannel
-    from sapwood_engine.service.logs import configure_logging
     from sapwood_engine.service.start import Start
+    from sapwood_logs.structured import configure_logging
 
     configure_logging(options.log_level, program="http")
     if not api_keys and not _is_loopback(ports.api):
@@ -171,8 +171,8 @@ def worker(argv: Sequence[str]) -> int:
 
     from sapwood_engine.checkpoint.source import open_checkpoint
     from sapwood_engine.service.ipc import Addresses, WorkerChannel
-    from sapwood_engine.service.logs import configure_logging
     from sapwood_engine.service.worker import BuiltExecutor, Report, run_worker
+    from sapwood_logs.structured import configure_logging
 
     configure_logging(options.log_level, program="worker")
 

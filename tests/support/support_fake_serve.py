@@ -15,10 +15,10 @@ from sapwood_engine.checkpoint.source import Checkpoint
 from sapwood_engine.cli import listen, run_http_process
 from sapwood_engine.config import engine_config
 from sapwood_engine.service.ipc import HttpChannel
-from sapwood_engine.service.logs import configure_logging
 from sapwood_engine.service.signals import StopSignals
 from sapwood_engine.service.start import Start
 from sapwood_engine.service.worker_process import WorkerProcess
+from sapwood_logs.structured import configure_logging
 
 
 def main(argv: Sequence[str]) -> int:

@@ -17,8 +17,8 @@ from sapwood_engine.config import engine_config
 from sapwood_engine.core.step import StepResult
 from sapwood_engine.errors import ConfigError
 from sapwood_engine.service.ipc import Addresses, WorkerChannel
-from sapwood_engine.service.logs import configure_logging
 from sapwood_engine.service.worker import BuiltExecutor, Report, run_worker
+from sapwood_logs.structured import configure_logging
 
 REFUSED_MODEL = "a model that cannot be loaded"
 ENDLESS_MODEL = "a model that never has loaded"

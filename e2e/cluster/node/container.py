@@ -150,8 +150,8 @@ class ContainerWorker:
         wanted = process.specification(
             self._surroundings.place, identity, command, mounts, image, self._surroundings.scratch(name)
         )
-        log = self._surroundings.log(name, self.view.restarts)
         surroundings = self._surroundings
+        log = surroundings.log(name, self.view.restarts)
         self._process = await process.start(surroundings.launcher, surroundings.place.network, wanted, log)
         container_id = f"process://{self._pod['metadata']['uid']}/{name}/{self.view.restarts}"
         self._show(state=Running(now()), container_id=container_id)
@@ -239,7 +239,8 @@ class ContainerWorker:
             self._surroundings.event("Warning", "Unhealthy", f"{kind} probe failed: {answer.message}")
 
     def _restart_unhealthy(self, kind: str) -> None:
-        if self._is_stopping or self._process is None:
+        is_ending = self._is_stopping or (self._ending is not None and not self._ending.done())
+        if is_ending or self._process is None:
             return
         self._surroundings.event(
             "Normal", "Killing", f"Container {self.view.name} failed {kind} probe, will be restarted"

@@ -106,7 +106,8 @@ class PodWorker:
     async def _tear_down(self) -> None:
         if self._sandbox is not None:
             await self._sandbox.remove()
-            self._node.addresses.give_back(self._sandbox.address)
+        if self._address not in ("", self._node.settings.address):
+            self._node.addresses.give_back(self._address)
         self._volumes.remove()
 
     # -- up

@@ -70,10 +70,14 @@ def _desired(status: Status) -> int:
     return int(status["desiredReplicas"])
 
 
+_NOT_MADE = frozenset({"InvalidSpec", "NameTaken", "ApplyRefused"})
+"""Why the operator makes less than the spec asks for."""
+
 RULES: tuple[Rule, ...] = (
     Rule(
         "the service is seen for the first time and can be made",
-        lambda c: not c.before and c.now("Degraded")["status"] == "False",
+        # Its pods may be in trouble already: the first status is written after they are made.
+        lambda c: not c.before and c.now("Degraded")["reason"] not in _NOT_MADE,
         lambda c: Event("Normal", "Created", f"replicas to make: {_desired(c.after)}"),
     ),
     Rule(

@@ -113,3 +113,8 @@ def test_a_service_of_one_replica_is_told_ready_without_serving() -> None:
 def test_a_service_that_cannot_be_made_is_not_told_created() -> None:
     refused = status(0, Ready=("False", "InvalidSpec"), Serving=NOT_SERVING, Degraded=("True", "InvalidSpec"))
     assert [e.reason for e in events({}, refused)] == ["InvalidSpec"]
+
+
+def test_a_service_whose_pods_are_in_trouble_at_once_is_told_created_first() -> None:
+    stuck = status(1, Ready=("False", "Unschedulable"), Serving=NOT_SERVING, Degraded=("True", "Unschedulable"))
+    assert [e.reason for e in events({}, stuck)] == ["Created", "Unschedulable"]

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sapwood_engine.service.logs import configure_logging
+from sapwood_logs.structured import configure_logging
 
 
 @pytest.fixture(autouse=True)

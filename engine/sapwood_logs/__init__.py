@@ -1,0 +1,1 @@
+"""How every program of Sapwood writes its log."""
