@@ -27,6 +27,8 @@ from sapwood_tools.bench.servers import running
 
 TOKENS = {1: 256, 16: 96}
 """Streams -> tokens of each: about two seconds either way."""
+_TURNS = 3
+"""Of which the last counts: the engine takes up to 4 s to see that a neighbour came or went (`models.crew`)."""
 _THROUGHPUT_BAR = Bar(0.5, "at least")
 _STALL_BAR = Bar(1.0, "at most")
 """Seconds"""
@@ -43,7 +45,7 @@ class Measured:
 def main(argv: Sequence[str]) -> int:
     """Measure and judge; 1 where a bar is missed."""
     parser = argparse.ArgumentParser(prog="bench/interference.py", allow_abbrev=False)
-    parser.add_argument("--rounds", type=int, default=7, help="default: %(default)s")
+    parser.add_argument("--rounds", type=int, default=5, help="default: %(default)s")
     parser.add_argument("--logs", type=Path, default=Path(".bench/logs"), help="folder (default: %(default)s)")
     given, engine_options = parser.parse_known_args(list(argv))
     command = our_command("builtin:smollm2-135m", num_threads=available_cores(), options=engine_options)
@@ -64,7 +66,9 @@ async def measure(client: Asks, num_rounds: int) -> dict[int, dict[bool, list[Me
             # Whoever went first goes second the next time.
             for busy in (False, True) if number % 2 else (True, False):
                 with busy_neighbour() if busy else contextlib.nullcontext():
-                    measured = await stream(client, num_streams, TOKENS[num_streams], f"{number} {num_streams} {busy}")
+                    for turn in range(_TURNS):
+                        name = f"{number} {num_streams} {busy} {turn}"
+                        measured = await stream(client, num_streams, TOKENS[num_streams], name)
                 if number > 0:
                     by_busy[busy].append(measured)
     return found

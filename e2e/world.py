@@ -43,6 +43,29 @@ class World:
 
     def call(self, method: str, path: str, body: object = None, content_type: str = "application/json") -> JsonObject:
         """Return the decoded answer; raises `Refused` for any status but 2xx."""
+        status, text = self._send(method, path, body, content_type)
+        try:
+            answer = json.loads(text)
+        except ValueError:
+            answer = {"message": text.decode(errors="replace")}
+        if not 200 <= status < 300:
+            raise Refused(status, answer)
+        assert isinstance(answer, dict)
+        return answer
+
+    def history(self, path: str, version: str) -> list[JsonObject]:
+        """Return an object as it was after each write since ``version``, a resourceVersion of minutes ago at most."""
+        collection, _, name = path.rpartition("/")
+        query = f"watch=true&timeoutSeconds=1&resourceVersion={version}&fieldSelector=metadata.name%3D{name}"
+        status, text = self._send("GET", f"{collection}?{query}")
+        assert status == 200, text
+        events = [json.loads(line) for line in text.splitlines()]
+        assert not [event for event in events if event["type"] == "ERROR"], events
+        return [event["object"] for event in events]
+
+    def _send(
+        self, method: str, path: str, body: object = None, content_type: str = "application/json"
+    ) -> tuple[int, bytes]:
         verb, url, headers, data, _ = self._client.param_serialize(
             method=method,
             resource_path=path,
@@ -54,15 +77,7 @@ class World:
         response = self._client.rest_client.request(  # type: ignore[no-untyped-call]  # as the library is
             verb, url, headers=headers, body=data, _request_timeout=(5, 30)
         )
-        text = response.read()
-        try:
-            answer = json.loads(text)
-        except ValueError:
-            answer = {"message": text.decode(errors="replace")}
-        if not 200 <= response.status < 300:
-            raise Refused(response.status, answer)
-        assert isinstance(answer, dict)
-        return answer
+        return response.status, response.read()
 
     def get(self, path: str) -> JsonObject | None:
         """Return the object, or None where there is none."""
@@ -76,6 +91,16 @@ class World:
     def items(self, path: str) -> list[JsonObject]:
         """Return the objects of a collection."""
         return list(self.call("GET", path)["items"])
+
+    def collections(self, namespace: str) -> list[tuple[str, str]]:
+        """Return (kind, path) of every collection of a namespace that can be listed."""
+        groups = [group["preferredVersion"]["groupVersion"] for group in self.call("GET", "/apis")["groups"]]
+        return [
+            (resource["kind"], f"{root}/namespaces/{namespace}/{resource['name']}")
+            for root in ("/api/v1", *(f"/apis/{group}" for group in groups))
+            for resource in self.call("GET", root)["resources"]
+            if resource["namespaced"] and "list" in resource["verbs"]
+        ]
 
     def apply(self, collection: str, manifest: Mapping[str, Any]) -> JsonObject:
         """Create or change an object."""

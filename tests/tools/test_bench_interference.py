@@ -47,7 +47,7 @@ async def test_speed_is_tokens_after_the_first_over_the_time_of_all_streams() ->
 async def test_no_prompt_is_asked_twice() -> None:
     client = FakeClient()
     await measure(client, 1)
-    assert len({prompt for prompt, _ in client.asked}) == len(client.asked) == 2 * 2 * (1 + 16)
+    assert len({prompt for prompt, _ in client.asked}) == len(client.asked) == 3 * 2 * 2 * (1 + 16)
 
 
 async def test_an_answer_that_does_not_come_ends_the_run() -> None:

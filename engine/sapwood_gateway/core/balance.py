@@ -9,9 +9,9 @@ from typing import Literal
 from sapwood_contract.http import EngineState
 from sapwood_contract.routing import RoutingPolicy
 from sapwood_gateway.core.circuit import Circuit, lets_through
-from sapwood_gateway.core.routes import Replica
+from sapwood_gateway.core.routes import Replica, Service
 
-Fitness = Literal["fit", "terminating", "not_ready", "draining", "resting", "tried"]
+Fitness = Literal["fit", "terminating", "not_ready", "draining", "resting", "tried", "of_another_model"]
 """Whether a replica can take a request, or the first reason why not."""
 
 
@@ -25,6 +25,8 @@ class Report:
     num_waiting_tokens: int
     num_own: int
     """Of this gateway's requests, those that were on their way to the replica when it said so."""
+    model: str = ""
+    """The base model that it serves; empty where it has not said so."""
 
 
 NO_REPORT = Report(state="ready", num_requests=0, num_waiting_tokens=0, num_own=0)
@@ -71,13 +73,26 @@ def fitness(standing: Standing, *, tried: Collection[str], now: float) -> Fitnes
     return "fit" if lets_through(standing.circuit, now) else "resting"
 
 
+def is_former(service: Service, report: Report) -> bool:
+    """Whether a replica was started before the service got its present models; one that said nothing yet was not."""
+    return report.model not in ("", *service.models)
+
+
 def pick(
-    standings: Sequence[Standing], *, policy: RoutingPolicy, tried: Collection[str], now: float, turn: int
+    standings: Sequence[Standing], service: Service, model: str, *, tried: Collection[str], now: float, turn: int
 ) -> Replica | NoReplica:
-    """Return the replica that takes the request; ``turn`` rises with every request and settles ties."""
-    fates = [fitness(standing, tried=tried, now=now) for standing in standings]
+    """Return the replica that takes a request for ``model``; ``turn`` rises with every request and settles ties.
+
+    A replica answers to all of the service's names, one of a former revision to its own alone.
+    """
+
+    def fate_of(standing: Standing) -> Fitness:
+        names = (standing.report.model,) if is_former(service, standing.report) else service.models
+        return fitness(standing, tried=tried, now=now) if model in names else "of_another_model"
+
+    fates = [fate_of(standing) for standing in standings]
     fit = [standing for standing, fate in zip(standings, fates, strict=True) if fate == "fit"]
-    return _POLICIES[policy](fit, turn).replica if fit else NoReplica(tuple(fates))
+    return _POLICIES[service.policy](fit, turn).replica if fit else NoReplica(tuple(fates))
 
 
 def _least_load(fit: Sequence[Standing], turn: int) -> Standing:

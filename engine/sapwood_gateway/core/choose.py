@@ -56,7 +56,10 @@ def choose(routes: Routes, host: str, model: str | AnyModel) -> Choice:
         if len(named) != 1 or len(models) != 1:
             return ModelMissing()
         model = models.pop()
-    fitting = [service for service in named if model in service.models]
+    # A name that a service is just giving up may be another's already.
+    fitting = [service for service in named if model in service.models] or [
+        service for service in named if model in service.former_models
+    ]
     match fitting:
         case []:
             return UnknownModel(models_of(named))
@@ -80,7 +83,7 @@ def services_of_host(routes: Routes, host: str) -> tuple[Service, ...]:
 
 def models_of(services: tuple[Service, ...]) -> tuple[str, ...]:
     """Return the models of all ``services``, each once, sorted."""
-    return tuple(sorted({model for service in services for model in service.models}))
+    return tuple(sorted({model for service in services for model in (*service.models, *service.former_models)}))
 
 
 def _host_name(host: str) -> str:

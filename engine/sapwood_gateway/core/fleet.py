@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sapwood_gateway.core import circuit as circuits
-from sapwood_gateway.core.balance import NO_REPORT, Fitness, NoReplica, Report, Standing, fitness, pick
+from sapwood_gateway.core.balance import NO_REPORT, Fitness, NoReplica, Report, Standing, fitness, is_former, pick
 from sapwood_gateway.core.circuit import Circuit, CircuitSettings, Closed, Open
-from sapwood_gateway.core.routes import Replica, Routes, ServiceKey
+from sapwood_gateway.core.routes import Replica, Routes, Service, ServiceKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Fleet:
 
     @property
     def routes(self) -> Routes:
-        """The routes as last discovered."""
+        """The routes as last discovered, with the models of former revisions that replicas still speak of."""
         return self._routes
 
     @property
@@ -51,18 +51,21 @@ class Fleet:
 
     def update(self, routes: Routes) -> None:
         """Replace what discovery says, and forget what was learned of replicas that are not in it."""
-        self._routes = routes
         self._known = frozenset(replica.id for replica in routes.all_replicas())
         self._reports = {id_: report for id_, report in self._reports.items() if id_ in self._known}
         self._circuits = {id_: circuit for id_, circuit in self._circuits.items() if id_ in self._known}
+        self._routes = self._with_former_models(routes)
 
-    def begin(self, key: ServiceKey, *, tried: Collection[str], now: float) -> Lease | NoReplica:
-        """Pick the replica for a request of a service and count it there until `end`; ``tried``: ids of replicas."""
+    def begin(self, key: ServiceKey, model: str, *, tried: Collection[str], now: float) -> Lease | NoReplica:
+        """Pick the replica for a request for a service's model and count it there until `end`.
+
+        ``tried``: ids of replicas that are left out.
+        """
         service = self._routes.services.get(key)
         if service is None:
             return NoReplica(())
         standings = [self.standing(replica) for replica in self._routes.of(key)]
-        picked = pick(standings, policy=service.policy, tried=tried, now=now, turn=self._turn)
+        picked = pick(standings, service, model, tried=tried, now=now, turn=self._turn)
         if isinstance(picked, NoReplica):
             return picked
         self._turn += 1
@@ -94,7 +97,10 @@ class Fleet:
     def reported(self, replica_id: str, report: Report) -> None:
         """Keep what a replica says of itself until it says something else; one that is not known is ignored."""
         if replica_id in self._known:
+            before = self._reports.get(replica_id, NO_REPORT)
             self._reports[replica_id] = report
+            if report.model != before.model:
+                self._routes = self._with_former_models(self._routes)
 
     def num_own_on(self, replica_id: str) -> int:
         """Our own requests on one replica."""
@@ -119,6 +125,18 @@ class Fleet:
         faults += [f"{id_} is gone but reported" for id_ in self._reports if id_ not in self._known]
         faults += [f"{id_} is gone but has a circuit" for id_ in self._circuits if id_ not in self._known]
         return faults
+
+    def _with_former_models(self, routes: Routes) -> Routes:
+        def former_models(service: Service) -> tuple[str, ...]:
+            reports = [
+                self._reports.get(replica.id, NO_REPORT)
+                for replica in routes.of(service.key)
+                if replica.is_ready and not replica.is_terminating
+            ]
+            return tuple(sorted({report.model for report in reports if is_former(service, report)}))
+
+        services = {key: replace(each, former_models=former_models(each)) for key, each in routes.services.items()}
+        return Routes(services, routes.replicas)
 
     def _circuit(self, replica_id: str) -> Circuit:
         return self._circuits.get(replica_id, Closed())

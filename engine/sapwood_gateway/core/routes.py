@@ -28,6 +28,8 @@ class Service:
     policy: RoutingPolicy = "LeastLoad"
     hosts: tuple[str, ...] = ()
     """Host names from outside that mean this service, in small letters."""
+    former_models: tuple[str, ...] = ()
+    """Other names that replicas of a former revision answer to, as long as they take requests."""
 
 
 @dataclass(frozen=True, slots=True)

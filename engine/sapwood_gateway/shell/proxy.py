@@ -124,7 +124,7 @@ class Proxy:
         last: Refused | Failed | None = None
         delay_seconds = 0.0
         for num_attempts in count(1):
-            lease = self._fleet.begin(call.service.key, tried=tried, now=self._clock())
+            lease = self._fleet.begin(call.service.key, call.model, tried=tried, now=self._clock())
             if isinstance(lease, NoReplica):
                 if last is None:
                     self._metrics.unroutable()

@@ -132,6 +132,7 @@ def report_of(said: EngineLoad, *, num_own: int) -> Report:
         num_requests=load.num_running + load.num_waiting,
         num_waiting_tokens=load.num_waiting_tokens,
         num_own=num_own,
+        model=said.model,
     )
 
 

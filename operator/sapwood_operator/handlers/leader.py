@@ -67,7 +67,7 @@ class Leader:
         self._loop = asyncio.get_running_loop()
         self._threads = ThreadPoolExecutor(work.num_workers, "reconcile")
         self._cluster = Cluster(
-            access.client(connections=work.num_workers + 1),
+            access.client(connections=work.num_workers + 2),
             request_timeout_seconds=work.request_timeout_seconds,
             on_write=metrics.count_write,
         )

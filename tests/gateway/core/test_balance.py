@@ -8,7 +8,9 @@ import pytest
 
 from sapwood_gateway.core.balance import NO_REPORT, Fitness, NoReplica, Report, Standing, fitness, pick
 from sapwood_gateway.core.circuit import Closed, HalfOpen, Open
-from sapwood_gateway.core.routes import Replica
+from sapwood_gateway.core.routes import Replica, Service, ServiceKey
+
+SERVICE = Service(ServiceKey("team", "chat"), ("base", "adapter"))
 
 
 def standing(id_: str, *, own: int = 0, requests: int = 0, own_then: int = 0, waiting_tokens: int = 0) -> Standing:
@@ -18,7 +20,7 @@ def standing(id_: str, *, own: int = 0, requests: int = 0, own_then: int = 0, wa
 
 
 def least(*standings: Standing, turn: int = 0) -> str:
-    picked = pick(standings, policy="LeastLoad", tried=(), now=0.0, turn=turn)
+    picked = pick(standings, SERVICE, "base", tried=(), now=0.0, turn=turn)
     assert isinstance(picked, Replica)
     return picked.id
 
@@ -52,7 +54,8 @@ def test_equal_replicas_take_turns() -> None:
 
 def test_round_robin_looks_at_no_load() -> None:
     standings = [standing("a", own=99), standing("b")]
-    picked = [pick(standings, policy="RoundRobin", tried=(), now=0.0, turn=turn) for turn in range(3)]
+    service = replace(SERVICE, policy="RoundRobin")
+    picked = [pick(standings, service, "base", tried=(), now=0.0, turn=turn) for turn in range(3)]
     assert [each.id for each in picked if isinstance(each, Replica)] == ["a", "b", "a"]
 
 
@@ -75,7 +78,7 @@ WELL = standing("a")
 def test_a_replica_that_cannot_take_a_request_is_never_picked(seen: Standing, fate: Fitness) -> None:
     assert fitness(seen, tried=(), now=5.0) == fate
     idle, busy = seen, standing("b", own=100)
-    picked = pick([idle, busy], policy="LeastLoad", tried=(), now=5.0, turn=0)
+    picked = pick([idle, busy], SERVICE, "base", tried=(), now=5.0, turn=0)
     assert isinstance(picked, Replica)
     assert picked.id == ("a" if fate == "fit" else "b")
 
@@ -84,8 +87,28 @@ def test_no_replica_is_asked_twice_for_one_request() -> None:
     assert fitness(WELL, tried={"a"}, now=0.0) == "tried"
 
 
+@pytest.mark.parametrize(
+    ("said", "model", "takes_it"),
+    [
+        ("base", "base", True),
+        ("base", "adapter", True),
+        ("", "adapter", True),
+        ("former", "base", False),
+        ("former", "adapter", False),
+        ("former", "former", True),
+        ("base", "former", False),
+    ],
+)
+def test_a_replica_answers_to_the_names_of_its_service_and_one_of_a_former_revision_to_its_own(
+    said: str, model: str, takes_it: bool
+) -> None:
+    seen = replace(WELL, report=replace(NO_REPORT, model=said))
+    picked = pick([seen], SERVICE, model, tried=(), now=0.0, turn=0)
+    assert picked == (seen.replica if takes_it else NoReplica(("of_another_model",)))
+
+
 def test_where_none_can_take_it_each_one_has_a_reason() -> None:
     gone = replace(WELL, replica=replace(WELL.replica, is_terminating=True))
-    refused = pick([gone, WELL], policy="LeastLoad", tried={"a"}, now=0.0, turn=0)
+    refused = pick([gone, WELL], SERVICE, "base", tried={"a"}, now=0.0, turn=0)
     assert refused == NoReplica(("terminating", "tried"))
-    assert pick([], policy="LeastLoad", tried=(), now=0.0, turn=0) == NoReplica(())
+    assert pick([], SERVICE, "base", tried=(), now=0.0, turn=0) == NoReplica(())

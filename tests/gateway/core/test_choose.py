@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from sapwood_gateway.core.choose import (
@@ -81,3 +83,13 @@ def test_without_services_no_model_is_known() -> None:
 def test_the_models_of_several_services_are_a_union() -> None:
     assert models_of(services_of_host(ROUTES, "gateway")) == EVERY_MODEL
     assert models_of(services_of_host(ROUTES, "chat.lab")) == ("llama", "tiny")
+
+
+def test_a_name_that_a_service_gives_up_is_its_own_until_another_service_takes_it() -> None:
+    renamed = replace(CODE, models=("coder-2",), former_models=("coder",))
+    routes = Routes({renamed.key: renamed})
+    assert choose(routes, "gateway", "coder") == Chosen(renamed, "coder")
+    assert choose(routes, "code", AnyModel()) == Chosen(renamed, "coder-2")
+    assert models_of((renamed,)) == ("coder", "coder-2")
+    heir = service("default", "heir", "coder")
+    assert choose(Routes({renamed.key: renamed, heir.key: heir}), "gateway", "coder") == Chosen(heir, "coder")

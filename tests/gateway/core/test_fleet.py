@@ -32,7 +32,7 @@ def fleet(*ids: str) -> Fleet:
 
 
 def begin(fleet: Fleet, *, now: float = 0.0, tried: tuple[str, ...] = ()) -> Lease:
-    lease = fleet.begin(CHAT, tried=tried, now=now)
+    lease = fleet.begin(CHAT, "m", tried=tried, now=now)
     assert isinstance(lease, Lease)
     return lease
 
@@ -66,7 +66,7 @@ def test_a_replica_that_comes_back_under_a_new_id_has_no_past() -> None:
     one = fleet("a")
     for _ in range(3):
         one.failed(begin(one).replica.id, now=0.0)
-    assert isinstance(one.begin(CHAT, tried=(), now=0.1), NoReplica)
+    assert isinstance(one.begin(CHAT, "m", tried=(), now=0.1), NoReplica)
     one.update(routes("a2"))
     assert begin(one, now=0.1).replica.id == "a2"
 
@@ -96,7 +96,39 @@ def test_a_trial_whose_client_left_does_not_close_the_replica_for_ever() -> None
 
 
 def test_a_service_that_is_not_known_has_no_replica() -> None:
-    assert fleet("a").begin(ServiceKey("team", "other"), tried=(), now=0.0) == NoReplica(())
+    assert fleet("a").begin(ServiceKey("team", "other"), "m", tried=(), now=0.0) == NoReplica(())
+
+
+def changed(pair: Fleet) -> Fleet:
+    """``a`` and ``b`` serve m; now the service is to serve n."""
+    for id_ in ("a", "b"):
+        pair.reported(id_, Report("ready", 0, 0, 0, model="m"))
+    pair.update(Routes({CHAT: Service(CHAT, ("n",))}, pair.routes.replicas))
+    return pair
+
+
+def test_while_a_service_changes_its_model_the_former_one_is_answered_by_the_replicas_that_have_it() -> None:
+    pair = changed(fleet("a", "b"))
+    assert pair.routes.services[CHAT].former_models == ("m",)
+    assert {begin(pair).replica.id for _ in range(4)} == {"a", "b"}
+    assert pair.begin(CHAT, "n", tried=(), now=0.0) == NoReplica(("of_another_model", "of_another_model"))
+
+
+def test_a_former_model_is_known_as_long_as_a_replica_of_it_takes_requests() -> None:
+    pair = changed(fleet("a", "b"))
+    leaving = tuple(replace(each, is_terminating=True) for each in pair.routes.of(CHAT))
+    pair.update(Routes(pair.routes.services, {CHAT: (leaving[0], *pair.routes.of(CHAT)[1:])}))
+    assert pair.routes.services[CHAT].former_models == ("m",)
+    pair.update(Routes(pair.routes.services, {CHAT: leaving}))
+    assert pair.routes.services[CHAT].former_models == ()
+
+
+def test_a_replica_that_begins_to_serve_another_model_is_heard_at_once() -> None:
+    one = fleet("a")
+    one.reported("a", Report("ready", 0, 0, 0, model="former"))
+    assert one.routes.services[CHAT].former_models == ("former",)
+    one.reported("a", Report("ready", 0, 0, 0, model="m"))
+    assert one.routes.services[CHAT].former_models == ()
 
 
 def test_the_census_counts_every_replica_once() -> None:
@@ -124,7 +156,7 @@ class FleetMachine(RuleBasedStateMachine):
 
     @rule(tried=st.sets(st.sampled_from("abcd"), max_size=2))
     def request(self, tried: set[str]) -> None:
-        lease = self.fleet.begin(CHAT, tried=tried, now=self.now)
+        lease = self.fleet.begin(CHAT, "m", tried=tried, now=self.now)
         if isinstance(lease, Lease):
             assert lease.replica.id in self.present - tried
             self.leases.append(lease)
@@ -160,7 +192,7 @@ class FleetMachine(RuleBasedStateMachine):
             self.fleet.end(self.leases.pop(), now=self.now)
         self.now += 60.0
         reached: set[str] = set()
-        while isinstance(lease := self.fleet.begin(CHAT, tried=reached, now=self.now), Lease):
+        while isinstance(lease := self.fleet.begin(CHAT, "m", tried=reached, now=self.now), Lease):
             reached.add(lease.replica.id)
         assert reached == self.present
 

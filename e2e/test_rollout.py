@@ -1,0 +1,267 @@
+"""A service changes while people talk to it: real engines behind the chart's operator and gateway.
+
+One service of two replicas is changed by every test in turn; each begins with the service as it should be.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from kubernetes import config
+
+from chart_release import connect
+from chart_release import NAMESPACE as RELEASE_NAMESPACE
+from sapwood_contract.http import ADMIN_LOAD
+from talking import Stream, talking
+from world import OWNED, JsonObject, World, condition, eventually, service_path
+
+NAMESPACE = "rollout"
+MODEL = "smollm2-135m"
+READY_SECONDS = 300
+"""The first engine of a node compiles its step, and there are as few processors as there may be."""
+GONE_SECONDS = 120
+LENGTHS = (16, 256) * 4
+"""Tokens of the streams of eight clients; the long ones outlive the time in which a leaving pod is still reached."""
+SPEC: dict[str, Any] = {
+    "replicas": 2,
+    "model": {"name": MODEL, "source": {"builtin": MODEL}, "cache": {"nodePath": "/var/cache/sapwood"}},
+    "engine": {
+        "device": "CPU",
+        "contextLength": 1024,
+        "scheduler": {"maxRunning": 8},
+        "extraArgs": ["--threads=1", "--kv-tokens=4096"],
+    },
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Rolling:
+    """The service that is changed, and the gateway in front of it."""
+
+    world: World
+    url: str
+
+    @property
+    def service(self) -> JsonObject:
+        """The InferenceService as it is."""
+        found = self.world.service(NAMESPACE)
+        assert found is not None
+        return found
+
+    @property
+    def version(self) -> str:
+        """A moment for `conditions_since`."""
+        return str(self.service["metadata"]["resourceVersion"])
+
+    def apply(self, **changed: Any) -> None:
+        """Apply the service as it should be, with ``changed`` sections of its spec."""
+        self.world.make_service(NAMESPACE, **{**SPEC, **changed})
+
+    def is_at(self, type_: str, status: str) -> bool:
+        """Whether a condition that is about the present spec has this status."""
+        service = self.service
+        found = condition(service, type_)
+        return (found.get("status"), found.get("observedGeneration")) == (status, service["metadata"]["generation"])
+
+    def wait(self, type_: str, status: str) -> JsonObject:
+        """Return a condition, once it is about the present spec and has this status."""
+        try:
+            eventually(lambda: self.is_at(type_, status), f"{type_} {status}", within_seconds=READY_SECONDS)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{json.dumps(self.service.get('status'), indent=1)}") from None
+        return condition(self.service, type_)
+
+    def pods(self) -> list[JsonObject]:
+        """The engines' pods, those that leave too."""
+        return self.world.items(f"/api/v1/namespaces/{NAMESPACE}/pods?{OWNED}")
+
+    def num_draining_requests(self) -> int:
+        """Requests that engines which were asked to end still compute, all together."""
+        return sum(num_draining_requests(pod) for pod in self.pods() if pod["metadata"].get("deletionTimestamp"))
+
+    def left(self) -> list[str]:
+        """KIND/NAME of everything that belongs to the service, of every kind that the cluster has."""
+        return [
+            f"{kind}/{item['metadata']['name']}"
+            for kind, path in self.world.collections(NAMESPACE)
+            for item in self.world.items(f"{path}?{OWNED}")
+        ]
+
+    def talking(self, *lengths: int) -> contextlib.AbstractContextManager[list[Stream]]:
+        """Keep a client for each of ``lengths`` talking through the gateway."""
+        return talking(self.url, MODEL, lengths)
+
+    def events(self) -> list[JsonObject]:
+        """The Events about it so far."""
+        return self.world.events(NAMESPACE)
+
+    def told_since(self, before: list[JsonObject]) -> list[str]:
+        """The reasons of the Events that are not in ``before``, in their order."""
+        known = {event["metadata"]["name"] for event in before}
+        return [e["reason"] for e in self.events() if e["metadata"]["name"] not in known]
+
+    def conditions_since(self, version: str, type_: str) -> list[tuple[str, str]]:
+        """Every (status, reason) that a condition has had, each as often as it came."""
+        found: list[tuple[str, str]] = []
+        for service in self.world.history(service_path(NAMESPACE), version):
+            verdict = condition(service, type_)
+            if (verdict["status"], verdict["reason"]) != (found or [None])[-1]:
+                found.append((verdict["status"], verdict["reason"]))
+        return found
+
+
+def uids(pods: list[JsonObject]) -> set[str]:
+    return {pod["metadata"]["uid"] for pod in pods}
+
+
+def num_draining_requests(pod: JsonObject) -> int:
+    """Return how many requests an engine that was asked to end still computes; 0 for any other, or one that is gone."""
+    try:
+        with urllib.request.urlopen(f"http://{pod['status']['podIP']}:8001{ADMIN_LOAD}", timeout=5) as answer:
+            said = json.load(answer)
+    except (OSError, http.client.HTTPException):
+        return 0
+    return int(said["load"]["num_running"]) if said["state"] == "draining" else 0
+
+
+@pytest.fixture(scope="module")
+def release() -> Iterator[Rolling]:
+    """Sapwood, installed while this module runs."""
+    world = World(config.new_client_from_config())  # type: ignore[no-untyped-call]  # as the library is
+    chart = connect(world)
+    chart.uninstall()  # what an earlier module left
+    chart.install()
+    gateway = world.get(f"/api/v1/namespaces/{RELEASE_NAMESPACE}/services/sapwood-gateway")
+    assert gateway is not None
+    world.make_namespace(NAMESPACE)
+    yield Rolling(world, f"http://{gateway['spec']['clusterIP']}")
+    world.delete(f"/api/v1/namespaces/{NAMESPACE}")
+    chart.uninstall()
+
+
+@pytest.fixture
+def rolling(release: Rolling) -> Rolling:
+    """The service as it should be: two replicas, ready."""
+    release.apply()
+    release.wait("Ready", "True")
+    return release
+
+
+def is_whole(streams: list[Stream], *, at_least: int) -> bool:
+    """Whether as many streams ended, and every one as it should."""
+    broken = [stream for stream in streams if not stream.is_whole]
+    assert broken == []
+    return len(streams) >= at_least
+
+
+def test_a_rolling_change_loses_and_cuts_no_stream_and_tells_its_story(rolling: Rolling) -> None:
+    before, version, told = uids(rolling.pods()), rolling.version, rolling.events()
+    drained = 0
+    with rolling.talking(*LENGTHS) as streams:
+        eventually(lambda: is_whole(streams, at_least=2), "the first answers", within_seconds=60)
+        rolling.apply(engine={**SPEC["engine"], "scheduler": {"maxRunning": 6}})
+
+        def is_replaced() -> bool:
+            nonlocal drained
+            drained = max(drained, rolling.num_draining_requests())
+            return rolling.is_at("Ready", "True") and before.isdisjoint(uids(rolling.pods()))
+
+        eventually(is_replaced, "pods of the new revision alone", within_seconds=READY_SECONDS)
+        num_before = len(streams)
+        eventually(lambda: is_whole(streams, at_least=num_before + 8), "answers after it", within_seconds=60)
+    assert is_whole(streams, at_least=40)
+    assert drained > 0, "no pod had a request to finish: this test shows nothing"
+    status = rolling.service["status"]
+    assert (status["updatedReplicas"], status["readyReplicas"], status["replicas"]) == (2, 2, 2)
+    ready = rolling.conditions_since(version, "Ready")
+    assert ready[-1] == ("True", "AllReplicasReady")
+    assert ("False", "RolloutInProgress") in ready
+    assert {status for status, _ in ready[1:-1]} == {"False"}
+    assert rolling.conditions_since(version, "Serving") == [("True", "ReplicasReady")]
+    assert {status for status, _ in rolling.conditions_since(version, "Degraded")} == {"False"}
+    story = rolling.told_since(told)
+    assert story == ["RolloutStarted", "Draining", "Ready"]
+
+
+def check_that_the_rollout_stops_and_heals(rolling: Rolling, **bad: Any) -> tuple[JsonObject, str]:
+    """Apply a spec whose pods never get ready, and then the good one, while people talk.
+
+    Returns the condition Degraded of the time between, and what ``kubectl sapwood explain`` says then.
+    """
+    serving, version = {pod["metadata"]["uid"]: pod["metadata"]["name"] for pod in rolling.pods()}, rolling.version
+    with rolling.talking(16, 16) as streams:
+        rolling.apply(**bad)
+        degraded = rolling.wait("Degraded", "True")
+        ready = condition(rolling.service, "Ready")
+        explained = plugin("explain")
+        num_before = len(streams)
+        eventually(lambda: is_whole(streams, at_least=num_before + 6), "answers meanwhile", within_seconds=60)
+        stuck = rolling.pods()
+        rolling.apply()
+        rolling.wait("Ready", "True")
+    assert is_whole(streams, at_least=6)
+    (new,) = (pod["metadata"]["name"] for pod in stuck if pod["metadata"]["uid"] not in serving)
+    assert new in degraded["message"]
+    assert (ready["status"], ready["reason"]) == ("False", degraded["reason"])
+    assert "2 replicas of the former revision go on serving" in ready["message"]
+    assert f"{rolling.service['metadata']['name']} is not ready and answers requests.\n" in explained
+    assert serving.keys() == {pod["metadata"]["uid"] for pod in rolling.pods() if pod["metadata"]["name"] != new}
+    assert {status for status, _ in rolling.conditions_since(version, "Serving")} == {"True"}
+    return degraded, explained
+
+
+def plugin(command: str) -> str:
+    argv = [sys.executable, "-m", "sapwood_operator.kubectl.cli", command, "chat", "-n", NAMESPACE]
+    return subprocess.run(argv, check=True, capture_output=True, text=True, timeout=60).stdout
+
+
+def test_a_bad_image_stops_the_rollout_and_the_old_pods_serve(rolling: Rolling) -> None:
+    told = rolling.events()
+    image = "sapwood/engine-typo:1"
+    degraded, explained = check_that_the_rollout_stops_and_heals(rolling, engine={**SPEC["engine"], "image": image})
+    assert degraded["reason"] == "ImagePullFailed"
+    assert image in degraded["message"]
+    assert f"ImagePullFailed: {degraded['message']}" in explained
+    assert rolling.told_since(told) == ["RolloutStarted", "ImagePullFailed", "Ready"]
+
+
+def test_a_bad_model_stops_the_rollout_and_the_old_pods_answer_under_its_former_name(rolling: Rolling) -> None:
+    told = rolling.events()
+    source = {"path": "/nonexistent"}
+    degraded, _ = check_that_the_rollout_stops_and_heals(
+        rolling, model={**SPEC["model"], "name": "another", "source": source}
+    )
+    assert degraded["reason"] in ("EngineFailed", "OptionsRefused")
+    assert "/nonexistent" in degraded["message"]
+    assert rolling.told_since(told) == ["RolloutStarted", degraded["reason"], "Ready"]
+
+
+def test_a_replica_that_is_taken_away_finishes_its_streams(rolling: Rolling) -> None:
+    told, drained = rolling.events(), 0
+    with rolling.talking(*LENGTHS) as streams:
+        eventually(lambda: is_whole(streams, at_least=4), "the first answers", within_seconds=60)
+        rolling.apply(replicas=1)
+
+        def is_alone() -> bool:
+            nonlocal drained
+            drained = max(drained, rolling.num_draining_requests())
+            return len(rolling.pods()) == 1 and rolling.is_at("Ready", "True")
+
+        eventually(is_alone, "one pod", within_seconds=GONE_SECONDS)
+    assert is_whole(streams, at_least=8)
+    assert drained > 0, "the pod had no request to finish: this test shows nothing"
+    assert rolling.told_since(told)[0] == "Scaled"
+
+
+def test_a_service_that_is_deleted_leaves_nothing(rolling: Rolling) -> None:
+    rolling.world.delete(service_path(NAMESPACE))
+    eventually(lambda: rolling.left() == [], "nothing left", within_seconds=GONE_SECONDS)
