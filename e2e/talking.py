@@ -65,16 +65,22 @@ def read(lines: Iterator[str], num_asked_tokens: int) -> Stream:
 
 
 @contextmanager
-def talking(url: str, model: str, lengths: Sequence[int]) -> Iterator[list[Stream]]:
-    """Keep a client for each of ``lengths`` asking, the next stream as soon as the last has ended.
+def talking(url: str, host: str, model: str, lengths: Sequence[int]) -> Iterator[list[Stream]]:
+    """Keep a client for each of ``lengths`` (in tokens) asking, the next stream as soon as the last has ended.
 
-    Yields the streams that have ended, complete after the block. No request is sent twice: what fails is seen.
+    ``host`` names the service. Yields the streams that have ended, complete after the block. No request is sent twice: what fails is seen.
     """
     ended: list[Stream] = []
     stop = threading.Event()
 
     def talk(number: int, num_tokens: int) -> None:
-        with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=_TIMEOUT_SECONDS) as client:
+        with openai.OpenAI(
+            base_url=f"{url}/v1",
+            api_key="none",
+            default_headers={"Host": host},
+            max_retries=0,
+            timeout=_TIMEOUT_SECONDS,
+        ) as client:
             while not stop.is_set():
                 try:
                     ended.append(ask(client, model, f"Tell me a story about {number} birds.", num_tokens))

@@ -70,6 +70,23 @@ def _desired(status: Status) -> int:
     return int(status["desiredReplicas"])
 
 
+def _rollout_started(change: Change) -> bool:
+    """Whatever is said of the new pods: one that cannot start may be the first thing that is seen of them."""
+    is_settled = change.now("Ready")["reason"] != "Updating"
+    was_under_way = _older(change.before) > 0 and change.was("Ready")["reason"] != "Updating"
+    return is_settled and not was_under_way and _older(change.after) > 0
+
+
+def _tell_rollout(change: Change) -> Event:
+    updated, desired, older = change.after["updatedReplicas"], _desired(change.after), _older(change.after)
+    message = f"{updated} of {desired} replicas are of this revision, {older} are older"
+    return Event("Normal", "RolloutStarted", message)
+
+
+def _older(status: Status) -> int:
+    return int(status.get("replicas", 0)) - int(status.get("updatedReplicas", 0))
+
+
 _NOT_MADE = frozenset({"InvalidSpec", "NameTaken", "ApplyRefused"})
 """Why the operator makes less than the spec asks for."""
 
@@ -91,8 +108,8 @@ RULES: tuple[Rule, ...] = (
     Rule("another number of replicas is wanted", _scaled, _tell_scaled),
     Rule(
         "pods of a new revision begin to replace the former ones",
-        lambda c: c.now("Ready")["reason"] == "RolloutInProgress" != c.was("Ready")["reason"],
-        _as_condition("Ready", "Normal", "RolloutStarted"),
+        _rollout_started,
+        _tell_rollout,
     ),
     Rule(
         "replicas begin to finish their requests",

@@ -23,10 +23,11 @@ def render_explain(picture: Picture, *, now: datetime) -> str:
 
 def _headline(picture: Picture) -> list[str]:
     ready, serving = picture.condition("Ready"), picture.condition("Serving")
+    behind = [f"This is about an older spec: {picture.behind}."] if picture.behind and picture.status else []
     if ready["status"] == "True":
-        return [f"{picture.name} is ready: {ready['message']}."]
+        return [f"{picture.name} is ready: {ready['message']}.", *behind]
     answers = "answers requests" if serving["status"] == "True" else "answers no requests"
-    return [f"{picture.name} is not ready and {answers}.", f"{ready['reason']}: {ready['message']}"]
+    return [f"{picture.name} is not ready and {answers}.", f"{ready['reason']}: {ready['message']}", *behind]
 
 
 def _troubles(picture: Picture) -> list[str]:

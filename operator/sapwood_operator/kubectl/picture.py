@@ -42,6 +42,12 @@ class Picture:
         """The service's status; empty before the operator has seen it."""
         return self.service.get("status") or {}
 
+    @property
+    def behind(self) -> str:
+        """What to add where the status is about an older spec, and so says nothing about this one; else empty."""
+        seen, generation = self.status.get("observedGeneration", 0), self.service["metadata"].get("generation", 1)
+        return "" if seen == generation else f"the operator has seen generation {seen} of {generation}"
+
 
 _NOT_SEEN = "no operator has looked at this service yet; does one run, and does it watch this namespace?"
 

@@ -17,15 +17,10 @@ _COUNTS = (
 def render_status(picture: Picture) -> str:
     """Return the text, with conditions, replicas and the address."""
     about, status = picture.service["metadata"], picture.status
-    lines = [f"{about['namespace']}/{about['name']}  generation {about.get('generation', 1)}{_behind(picture)}", ""]
+    behind = f" ({picture.behind})" if picture.behind else ""
+    lines = [f"{about['namespace']}/{about['name']}  generation {about.get('generation', 1)}{behind}", ""]
     conditions = picture.conditions() or [picture.condition("Ready")]
     lines += columns([(c["type"], c["status"], f"{c['reason']}: {c['message']}") for c in conditions], indent="  ")
     counts = ", ".join(f"{status.get(field, 0)} {word}" for word, field in _COUNTS)
     lines += ["", *columns([("replicas", counts), ("address", status.get("url", "none"))], indent="  ")]
     return "\n".join(lines) + "\n"
-
-
-def _behind(picture: Picture) -> str:
-    """Conditions that are about an older spec say nothing about this one."""
-    seen = picture.status.get("observedGeneration", 0)
-    return "" if seen == picture.service["metadata"].get("generation", 1) else f" (the operator has seen {seen})"

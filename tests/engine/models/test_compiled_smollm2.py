@@ -2,58 +2,37 @@
 
 from __future__ import annotations
 
-from itertools import product
-
 import pytest
 import torch
 from support_compiled_models import Compiled, compile_decoder
 from support_serving import drive
+from support_smollm2 import load_smollm2, smollm2_prompts
 from support_tiny_models import PagedModel, Run, greedy
 
-from sapwood_engine.checkpoint.source import open_checkpoint, open_tensors, read_spec
-from sapwood_engine.checkpoint.spec import ModelSpec
 from sapwood_engine.core.admission import SchedulerConfig
 from sapwood_engine.core.ports import Capacity
 from sapwood_engine.core.prefix_cache import PrefixCache
 from sapwood_engine.core.request import Namespace, Request, RequestId, SamplingParams, StopRules
 from sapwood_engine.core.scheduler import Scheduler
-from sapwood_engine.models.decoder import Decoder
-from sapwood_engine.models.load import load_model
 from sapwood_engine.runtime.executor import TorchExecutor
 from sapwood_engine.runtime.kv_pool import KvPool
 from sapwood_engine.runtime.model_runner import ModelRunner
-from sapwood_engine.service.tokenizer_files import load_tokenizer
 
 pytestmark = pytest.mark.engine
 
-MODEL = "builtin:smollm2-135m"
 NUM_TOKENS = 16
 MAX_STEP_TOKENS = 512
-TOPICS = ("rain", "the Moon", "bread", "prime numbers")
-REQUESTS = (
-    "Explain {} to a child.",
-    "def describe():\n    # about {}\n    return",
-    "Question: what is known about {}?\nAnswer:",
-    "It was late when the talk came to {}, and",
-)
 
 
 @pytest.fixture(scope="module")
 def prompts() -> list[list[int]]:
-    tokenizer = load_tokenizer(open_checkpoint(MODEL))
-    texts = [request.format(topic) for request, topic in product(REQUESTS, TOPICS)]
-    return [tokenizer.encode(text, add_special_tokens=False) for text in texts]
-
-
-def load(dtype: torch.dtype) -> tuple[Decoder, ModelSpec]:
-    checkpoint = open_checkpoint(MODEL)
-    spec = read_spec(checkpoint)
-    return load_model(spec, open_tensors(checkpoint), where=MODEL, dtype=dtype), spec
+    """Of several kinds: every fourth."""
+    return smollm2_prompts()[::4]
 
 
 @pytest.fixture(scope="module")
 def compiled(pytestconfig: pytest.Config) -> Compiled:
-    return compile_decoder(*load(torch.bfloat16), pytestconfig, max_logits=16)
+    return compile_decoder(*load_smollm2(torch.bfloat16), pytestconfig, max_logits=16)
 
 
 def serve(compiled: Compiled, prompts: list[list[int]], *, at_once: int, temperature: float) -> dict[str, list[int]]:
@@ -102,7 +81,7 @@ def test_16_prompts_are_answered_alike_alone_and_in_a_batch_of_16(
 
 def test_98_percent_of_tokens_are_the_float32_choice(compiled: Compiled, prompts: list[list[int]]) -> None:
     """By teacher forcing: after the float32 model's own words, what comes next?"""
-    chosen = greedy(*load(torch.float32), prompts, NUM_TOKENS).token_ids
+    chosen = greedy(*load_smollm2(torch.float32), prompts, NUM_TOKENS).token_ids
     longest = max(map(len, prompts)) + NUM_TOKENS
     paged = PagedModel(
         compiled.model, compiled.spec, num_sequences=len(prompts), max_tokens=longest, dtype=compiled.kv_dtype

@@ -2,42 +2,20 @@
 
 from __future__ import annotations
 
-from itertools import product
-
 import pytest
 import torch
 from support_compiled_models import compile_decoder
+from support_smollm2 import load_smollm2, smollm2_prompts
 from support_tiny_models import PagedModel, Run
 
-from sapwood_engine.checkpoint.source import open_checkpoint, open_tensors, read_spec
 from sapwood_engine.checkpoint.spec import ModelSpec
 from sapwood_engine.models.decoder import Decoder
-from sapwood_engine.models.load import load_model
 from sapwood_engine.runtime.model_runner import Model
-from sapwood_engine.service.tokenizer_files import load_tokenizer
 
 pytestmark = pytest.mark.engine
 
-MODEL = "builtin:smollm2-135m"
-TOPICS = ("rain", "the Moon", "bread", "Paris", "prime numbers", "bees", "a violin", "trade winds")
-REQUESTS = (
-    "Explain {} to a child.",
-    "The history of {} begins",
-    "def describe():\n    # about {}\n    return",
-    "Question: what is known about {}?\nAnswer:",
-    "Here are three facts about {}:\n1.",
-    "{} and the sea have in common that",
-    "Translate into French: I like {}.",
-    "It was late when the talk came to {}, and",
-)
 AT_ONCE = 16
 """Prompts of a step"""
-
-
-def load(dtype: torch.dtype) -> tuple[Decoder, ModelSpec]:
-    checkpoint = open_checkpoint(MODEL)
-    spec = read_spec(checkpoint)
-    return load_model(spec, open_tensors(checkpoint), where=MODEL, dtype=dtype), spec
 
 
 def log_probabilities(
@@ -55,11 +33,9 @@ def log_probabilities(
 def test_int8_weights_keep_94_percent_of_the_float32_choices_and_cost_less_than_a_hundredth_of_a_nat(
     pytestconfig: pytest.Config,
 ) -> None:
-    tokenizer = load_tokenizer(open_checkpoint(MODEL))
-    texts = [request.format(topic) for request, topic in product(REQUESTS, TOPICS)]
-    prompts = [tokenizer.encode(text, add_special_tokens=False) for text in texts]
-    compiled = compile_decoder(*load(torch.bfloat16), pytestconfig, int8=True)
-    wanted = log_probabilities(*load(torch.float32), prompts, torch.float32)
+    prompts = smollm2_prompts()
+    compiled = compile_decoder(*load_smollm2(torch.bfloat16), pytestconfig, int8=True)
+    wanted = log_probabilities(*load_smollm2(torch.float32), prompts, torch.float32)
     found = log_probabilities(compiled.model, compiled.spec, prompts, compiled.kv_dtype)
     divergences = (wanted.exp() * (wanted - found)).sum(-1)
     assert float(divergences.mean()) < 0.01

@@ -2,55 +2,32 @@
 
 from __future__ import annotations
 
-from itertools import product
 from typing import Any
 
 import pytest
 import torch
+from support_smollm2 import load_smollm2, smollm2_prompts
 from support_tiny_models import PagedModel, Run, assert_same_greedy, greedy, transformers_greedy
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from sapwood_engine.checkpoint.source import open_checkpoint, open_tensors, read_spec
 from sapwood_engine.checkpoint.spec import ModelSpec
 from sapwood_engine.kernels.cpu_features import detect_cpu_features
 from sapwood_engine.models.decoder import Decoder
-from sapwood_engine.models.load import load_model
-from sapwood_engine.service.tokenizer_files import load_tokenizer
 
 pytestmark = pytest.mark.engine
 
-MODEL = "builtin:smollm2-135m"
 NUM_TOKENS = 16
 NEAR_TIE = 2e-3
-TOPICS = ("rain", "the Moon", "bread", "Paris", "prime numbers", "bees", "a violin", "trade winds")
-REQUESTS = (
-    "Explain {} to a child.",
-    "The history of {} begins",
-    "def describe():\n    # about {}\n    return",
-    "Question: what is known about {}?\nAnswer:",
-    "Here are three facts about {}:\n1.",
-    "{} and the sea have in common that",
-    "Translate into French: I like {}.",
-    "It was late when the talk came to {}, and",
-)
 
 
 @pytest.fixture(scope="module")
 def prompts() -> list[list[int]]:
-    tokenizer = load_tokenizer(open_checkpoint(MODEL))
-    texts = [request.format(topic) for request, topic in product(REQUESTS, TOPICS)]
-    return [tokenizer.encode(text, add_special_tokens=False) for text in texts]
-
-
-def load(dtype: torch.dtype) -> tuple[Decoder, ModelSpec]:
-    checkpoint = open_checkpoint(MODEL)
-    spec = read_spec(checkpoint)
-    return load_model(spec, open_tensors(checkpoint), where=MODEL, dtype=dtype), spec
+    return smollm2_prompts()
 
 
 @pytest.fixture(scope="module")
 def full() -> tuple[Decoder, ModelSpec]:
-    return load(torch.float32)
+    return load_smollm2(torch.float32)
 
 
 def in_transformers(model: Decoder, spec: ModelSpec) -> Any:
@@ -112,7 +89,7 @@ def test_in_bfloat16_98_percent_of_tokens_are_the_float32_choice(
     # Emulated products are slow, and as exact as native ones: fewer prompts tell enough there.
     asked = prompts if detect_cpu_features().native_bf16 else prompts[::8]
     chosen = greedy(*full, asked, NUM_TOKENS).token_ids
-    model, spec = load(torch.bfloat16)
+    model, spec = load_smollm2(torch.bfloat16)
     longest = max(map(len, asked)) + NUM_TOKENS
     paged = PagedModel(model, spec, num_sequences=len(asked), max_tokens=longest, dtype=torch.bfloat16)
     texts = [prompt + words[:-1] for prompt, words in zip(asked, chosen, strict=True)]

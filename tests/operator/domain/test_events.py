@@ -9,7 +9,7 @@ import pytest
 from sapwood_operator.domain.events import RULES, Event, events
 
 
-def status(desired: int = 2, **conditions: Any) -> dict[str, Any]:
+def status(desired: int = 2, *, older: int = 0, **conditions: Any) -> dict[str, Any]:
     """A status; ``conditions``: type -> ``(status, reason)`` or ``(status, reason, message)``."""
     quiet = {
         "Ready": ("True", "AllReplicasReady"),
@@ -20,6 +20,8 @@ def status(desired: int = 2, **conditions: Any) -> dict[str, Any]:
     }
     return {
         "desiredReplicas": desired,
+        "replicas": desired + older,
+        "updatedReplicas": desired,
         "conditions": [
             {"type": type_, "status": said[0], "reason": said[1], "message": said[2] if len(said) > 2 else "…"}
             for type_, said in {**quiet, **conditions}.items()
@@ -47,8 +49,8 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], Event]] = {
     ),
     "pods of a new revision begin to replace the former ones": (
         status(Ready=("False", "Updating")),
-        status(Ready=("False", "RolloutInProgress", "1 of 2")),
-        Event("Normal", "RolloutStarted", "1 of 2"),
+        status(Ready=("False", "RolloutInProgress"), older=1),
+        Event("Normal", "RolloutStarted", "2 of 2 replicas are of this revision, 1 are older"),
     ),
     "replicas begin to finish their requests": (
         status(),
@@ -99,6 +101,25 @@ def test_the_change_is_told_once(sentence: str) -> None:
 )
 def test_a_change_of_words_is_not_told(before: dict[str, Any], after: dict[str, Any]) -> None:
     assert events(before, after) == ()
+
+
+STUCK: dict[str, Any] = {"Ready": ("False", "ImagePullFailed"), "Degraded": ("True", "ImagePullFailed")}
+
+
+def test_a_rollout_whose_first_pod_is_in_trouble_at_once_is_told_to_have_started_first() -> None:
+    told = events(status(Ready=("False", "Updating")), status(older=2, **STUCK))
+    assert [e.reason for e in told] == ["RolloutStarted", "ImagePullFailed"]
+
+
+def test_a_rollout_that_gets_out_of_trouble_does_not_start_again() -> None:
+    assert events(status(older=2, **STUCK), status(older=1, Ready=("False", "RolloutInProgress"))) == ()
+
+
+def test_another_change_in_the_middle_of_a_rollout_starts_another_one() -> None:
+    updating = status(older=1, Ready=("False", "Updating"))
+    assert events(status(older=1, Ready=("False", "RolloutInProgress")), updating) == ()
+    told = events(updating, status(older=1, Ready=("False", "RolloutInProgress")))
+    assert [e.reason for e in told] == ["RolloutStarted"]
 
 
 def test_the_last_replica_of_a_service_that_is_scaled_to_zero_gives_no_warning() -> None:

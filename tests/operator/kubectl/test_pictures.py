@@ -65,10 +65,12 @@ def test_status_has_a_line_for_each_condition_and_the_counts_and_the_address(rea
     )
 
 
-def test_status_says_when_it_is_about_an_older_spec() -> None:
+def test_what_is_about_an_older_spec_says_so() -> None:
     parts = recorded("ready")
     parts["service"]["metadata"]["generation"] = 2
-    assert render_status(a_picture(parts)).startswith("team/chat  generation 2 (the operator has seen 1)\n")
+    behind = "the operator has seen generation 1 of 2"
+    assert render_status(a_picture(parts)).startswith(f"team/chat  generation 2 ({behind})\n")
+    assert f"\nThis is about an older spec: {behind}.\n" in render_explain(a_picture(parts), now=NOW)
 
 
 def test_a_service_that_no_operator_has_seen_says_what_to_look_for() -> None:
