@@ -2,7 +2,7 @@
 
 ``make bench-profile``; options of ``sapwood serve`` may follow. Prints, for each part of each process, its share of the
 processor time that both take. Only threads that run are counted; one that waits for the other process, a socket or a
-lock is not. py-spy sees the one thread of the model's that Python knows, which stands for all that compute with it.
+lock is not. Of what all compute threads do, the model and the draw, py-spy sees the one thread that Python knows.
 Ends with 1 where everything but the model's own arithmetic takes more than a tenth. Needs the right to look into
 processes of one's own, as root or without ptrace restrictions.
 """
@@ -35,6 +35,8 @@ _SECONDS = 5
 _LOOKS_PER_SECOND = 200
 _BAR = Bar(0.1, "at most")
 _MODEL = "model"
+_ON_EVERY_THREAD = (_MODEL, "sampling")
+"""What py-spy sees on one thread, and all compute."""
 _ELSEWHERE = "elsewhere"
 
 PARTS: Final[Sequence[tuple[str, str]]] = (
@@ -120,7 +122,7 @@ def part_of(stack: str) -> str:
 def judge_parts(found: dict[str, Counter[str]], num_threads: int) -> bool:
     """Print every part's share of the processor time, and judge all but the model's, which ``num_threads`` compute."""
     looks = {
-        f"{process}: {part}": (count * num_threads if part == _MODEL else count, part)
+        f"{process}: {part}": (count * num_threads if part in _ON_EVERY_THREAD else count, part)
         for process, parts in found.items()
         for part, count in parts.most_common()
     }

@@ -68,7 +68,8 @@ def read(lines: Iterator[str], num_asked_tokens: int) -> Stream:
 def talking(url: str, host: str, model: str, lengths: Sequence[int]) -> Iterator[list[Stream]]:
     """Keep a client for each of ``lengths`` (in tokens) asking, the next stream as soon as the last has ended.
 
-    ``host`` names the service. Yields the streams that have ended, complete after the block. No request is sent twice: what fails is seen.
+    ``host`` names the service. Yields the streams that have ended, complete after the block. No request is sent twice:
+    what fails is seen.
     """
     ended: list[Stream] = []
     stop = threading.Event()

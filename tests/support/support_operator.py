@@ -141,6 +141,10 @@ def a_pod(
     }
 
 
+STARTED: Sequence[Mapping[str, Any]] = ({"name": "engine", "started": True, "state": {"running": {}}},)
+"""Container statuses of an engine that has been ready."""
+
+
 def waiting(reason: str, message: str = "", *, name: str = "engine", **rest: Any) -> dict[str, Any]:
     """The status of a container that does not run."""
     return {

@@ -6,6 +6,7 @@ for each of them, and its prefetching stops at their ends.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import mmap
 from collections.abc import Sequence
@@ -40,6 +41,13 @@ class HugePages:
         return block[:size].view(dtype).view(*shape)
 
 
+def ask_for_huge_pages(mapping: mmap.mmap) -> None:
+    """Ask the system; one that was built without them refuses, and small pages do as well."""
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):
+            mapping.madvise(mmap.MADV_HUGEPAGE)
+
+
 def _map(size: int) -> torch.Tensor:
     """Return ``size`` new bytes from the beginning of a huge page on; they live as long as views of them."""
     whole = -(-size // _HUGE_BYTES) * _HUGE_BYTES + _HUGE_BYTES
@@ -47,7 +55,6 @@ def _map(size: int) -> torch.Tensor:
         mapping = mmap.mmap(-1, whole, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     else:
         mapping = mmap.mmap(-1, whole)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        mapping.madvise(mmap.MADV_HUGEPAGE)
+    ask_for_huge_pages(mapping)
     memory = torch.frombuffer(mapping, dtype=torch.uint8)
     return memory[-memory.data_ptr() % _HUGE_BYTES :][:size]

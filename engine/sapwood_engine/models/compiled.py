@@ -104,7 +104,8 @@ class CompiledDecoder:
             _fill_layer(row, block, self._model, memory, int8=int8)
             for row, block in zip(self._table, decoder.blocks, strict=True)
         ]
-        self._pages_of: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._pages_at: tuple[object, ...] = ()
+        """Where the pool's pages lie; kept instead of the pages, which are the pool's to give back"""
         self._logits = torch.zeros(max_logits, self._head.num_panels * PANEL)
         self._logits_scratch = torch.zeros(max_logits, spec.hidden_size, dtype=self.activations)
 
@@ -118,10 +119,11 @@ class CompiledDecoder:
         num_rows = len(batch.token_ids)
         assert num_rows <= self._max_rows, f"{num_rows} rows, and there is memory for {self._max_rows}"
         pages = batch.kv_layers[0][0]
-        if batch.kv_layers is not self._pages_of:
+        at = (pages.data_ptr(), batch.kv_layers[-1][1].data_ptr(), pages.shape, pages.dtype)
+        if at != self._pages_at:
             self._table[:, step.K_PAGES] = [k.data_ptr() for k, _ in batch.kv_layers]
             self._table[:, step.V_PAGES] = [v.data_ptr() for _, v in batch.kv_layers]
-            self._pages_of = batch.kv_layers
+            self._pages_at = at
         num_threads = self._crew.ready()
         begin = time.perf_counter()
         shape = self._attention_shape(pages, num_rows)

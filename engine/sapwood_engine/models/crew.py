@@ -10,6 +10,7 @@ Two cores with one busy program on them, SmolLM2-135M: one stream 21 ms a token 
 from __future__ import annotations
 
 import os
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,7 +69,8 @@ class Crew:
         self._may_bind = bind
         self._allowed = frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else frozenset()
         self._own: list[frozenset[int]] = []
-        self._bound = False
+        self._bound_thread = 0
+        """The thread whose pool is bound; each thread that computes has a pool of its own"""
 
     def ready(self) -> int:
         """Have the calling thread's pool ready; return how many threads it may use now."""
@@ -76,11 +78,12 @@ class Crew:
             self._count()
         num_threads = use_threads(self.size.current)
         bound = bool(self._own) and num_threads == self.size.most
-        if bound != self._bound:
+        thread = threading.get_ident()
+        if bound != (self._bound_thread == thread):
             use_threads(self.size.most)
             bind_threads(self._own if bound else [self._allowed] * self.size.most)
             use_threads(num_threads)
-            self._bound = bound
+            self._bound_thread = thread if bound else 0
         return num_threads
 
     def _count(self) -> None:

@@ -17,7 +17,7 @@ class KvPool:
     """Keys and values of ``num_pages`` pages in all layers.
 
     One block of memory ``[num_layers, 2, num_pages, page_size, num_kv_heads, head_dim]``, so that copying a page in
-    all layers is one operation. It is not cleared: slots never written hold anything, and attention backends
+    all layers is one operation. It is not cleared anew: slots may hold anything, and attention backends
     promise to look at no slot beyond a sequence's length. The system hands out its pages as they are first written.
     """
 

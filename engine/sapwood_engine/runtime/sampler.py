@@ -20,6 +20,8 @@ from sapwood_engine.kernels.sampling import Doubles, Flags, Ids, Occurrences, Tr
 Draw = Callable[[torch.Tensor, Truncation, Doubles], tuple[Ids, Flags]]
 """`kernels.sampling.sample`, or what gives the same."""
 _MASK_64 = (1 << 64) - 1
+_UNPICKED = [-1]
+"""Seats that nobody asks for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,7 @@ class _Columns:
         self.truncation = Truncation(singles[0], np.zeros(max_seats, np.int64), singles[1], singles[2])
         self.seeds = np.zeros(max_seats, np.uint64)
         self.num_outputs = np.zeros(max_seats, np.uint64)
-        self._picked: tuple[list[int], Truncation, bool] = ([], self.truncation, False)
+        self._picked: tuple[list[int], Truncation, bool] = (_UNPICKED, self.truncation, False)
         """For these seats, what they truncate, and whether any of them looks at a uniform number: step after step the
         same seats ask."""
 
@@ -87,7 +89,7 @@ class _Columns:
         self.truncation.min_p[seat] = params.min_p
         self.seeds[seat] = params.seed & _MASK_64
         self.num_outputs[seat] = len(opened.output_ids)
-        self._picked = ([], self.truncation, False)
+        self._picked = (_UNPICKED, self.truncation, False)
 
     def pick(self, seats: list[int], at: Ids) -> tuple[Truncation, Doubles]:
         """Return what `Draw` needs for ``seats``, ``at`` as an array; a uniform number is 0 where nobody looks."""

@@ -111,7 +111,8 @@ def build_executor(config: EngineConfig, checkpoint: Checkpoint, *, kernel_cache
 
     kv_dtype, kv_reason = computation.kv_dtype, computation.kv_reason
     executor, pool = first_step(kv_dtype)
-    if config.model.dtype == "auto" and too_large_for(kv_dtype, pool.largest(probe_length(capacity))):
+    may_widen = config.model.dtype == "auto" or computation.compiles
+    if may_widen and too_large_for(kv_dtype, pool.largest(probe_length(capacity))):
         executor.close()
         kv_dtype, kv_reason = torch.bfloat16, "keys or values come near the end of float16"
         executor, pool = first_step(kv_dtype)

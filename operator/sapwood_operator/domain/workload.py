@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sapwood_operator.domain.names import ENGINE_CONTAINER
 from sapwood_operator.domain.observed import is_leaving
 from sapwood_operator.domain.obstacles import NO_OBSTACLE, NoObstacle, Obstacle, is_ready, pod_obstacle
 
@@ -49,7 +50,7 @@ def read_workload(
 ) -> Workload:
     """Read live objects. ``deployment``: None where there is none. ``written``: it is as desired, no write is due."""
     warming = sum(not is_leaving(pod) and not is_ready(pod) and _runs(pod) for pod in pods)
-    draining = sum(is_leaving(pod) and pod.get("status", {}).get("phase") in ("Pending", "Running") for pod in pods)
+    draining = sum(is_leaving(pod) and _runs(pod) and _has_served(pod) for pod in pods)
     if deployment is None:
         return Workload(wanted=wanted, exists=False, settled=False, warming=warming, draining=draining)
     status = deployment.get("status") or {}
@@ -75,6 +76,12 @@ def read_workload(
 
 def _runs(pod: Mapping[str, Any]) -> bool:
     return bool(pod.get("status", {}).get("phase") == "Running")
+
+
+def _has_served(pod: Mapping[str, Any]) -> bool:
+    """Whether its engine has been ready: one that never was, or failed since, has no requests to finish."""
+    statuses = pod["status"].get("containerStatuses") or ()
+    return any(status["name"] == ENGINE_CONTAINER and status.get("started") for status in statuses)
 
 
 def _current(deployment: Mapping[str, Any], replica_sets: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:

@@ -28,13 +28,14 @@ def prefixed(pod: str, service: str, chunks: Iterable[bytes]) -> Iterator[str]:
 
 
 def writes_logs(pod: JsonObject) -> bool:
-    """Whether a pod has a container that has written anything yet."""
+    """Whether a pod has a container that runs or ran; of one that waits to be started again the last run is shown."""
     return any("running" in state or "terminated" in state for state in _states(pod))
 
 
 def _states(pod: JsonObject) -> Iterator[dict[str, Any]]:
     for container in pod.get("status", {}).get("containerStatuses") or ():
         yield container.get("state") or {}
+        yield container.get("lastState") or {}
 
 
 def stream(client: ApiClient, pod: JsonObject, *, follow: bool, tail_lines: int | None) -> Iterator[bytes]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import mmap
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sapwood_engine.kernels.huge_pages import HugePages
+from sapwood_engine.kernels.huge_pages import HugePages, ask_for_huge_pages
 
 SHAPES = st.lists(st.tuples(st.integers(0, 70), st.integers(0, 70)), max_size=8)
 DTYPES = st.sampled_from((torch.int8, torch.bfloat16, torch.float32))
@@ -52,3 +53,16 @@ def test_the_last_tensor_gives_a_mapping_back() -> None:
     assert mapped_kib() - before >= 8 * 40 * 2**10
     kept.clear()
     assert mapped_kib() - before < 40 * 2**10
+
+
+class Refusing(mmap.mmap):
+    """A mapping of a system that was built without huge pages."""
+
+    def madvise(self, *_: object) -> None:
+        raise OSError(22, "Invalid argument")
+
+
+def test_a_system_without_huge_pages_is_asked_in_vain() -> None:
+    with Refusing(-1, mmap.PAGESIZE) as mapping:
+        ask_for_huge_pages(mapping)
+        mapping[0] = 1

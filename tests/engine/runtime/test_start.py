@@ -95,9 +95,11 @@ def test_a_context_that_the_sliding_window_cut_and_kernels_that_cannot_be_kept_a
     assert str(no_folder) in started.facts["kernels"]
 
 
-@pytest.mark.parametrize(("scale", "kept_as"), [(1.0, "float16"), (1e5, "bfloat16")])
+@pytest.mark.parametrize(
+    ("scale", "dtype", "kept_as"), [(1.0, "auto", "float16"), (1e5, "auto", "bfloat16"), (1e5, "float16", "bfloat16")]
+)
 def test_keys_beyond_float16_are_kept_as_bfloat16(
-    tmp_path: Path, pytestconfig: pytest.Config, scale: float, kept_as: str
+    tmp_path: Path, pytestconfig: pytest.Config, scale: float, dtype: str, kept_as: str
 ) -> None:
     model = tiny_model("llama")
     with torch.no_grad():
@@ -105,7 +107,7 @@ def test_keys_beyond_float16_are_kept_as_bfloat16(
             layer.self_attn.v_proj.weight *= scale
     model.half().save_pretrained(tmp_path)
     assert pytestconfig.cache is not None
-    started = start(tmp_path, [], pytestconfig.cache.mkdir("kernels"))
+    started = start(tmp_path, [], pytestconfig.cache.mkdir("kernels"), dtype=dtype)
     assert started.facts["KV cache"].startswith(kept_as)
     assert all(0 <= token < VOCAB_SIZE for token in generate(started, 4))
 

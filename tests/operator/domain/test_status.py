@@ -10,6 +10,7 @@ from support_operator import (
     HASH,
     LATER,
     OLD_HASH,
+    STARTED,
     a_pod,
     a_replica_set,
     a_service,
@@ -112,7 +113,7 @@ def test_a_bad_model_says_so_apart_from_the_old_pods_that_serve() -> None:
 def test_a_rollout_is_told_from_beginning_to_end() -> None:
     world = changed(converged(2), engine={"image": "sapwood/engine:2"})
     new = a_pod(f"chat-engine-{HASH}-new")
-    old = a_pod(f"chat-engine-{OLD_HASH}-0", template_hash=OLD_HASH, ready=True, leaving=True)
+    old = a_pod(f"chat-engine-{OLD_HASH}-0", template_hash=OLD_HASH, ready=True, leaving=True, containers=STARTED)
     sets = (a_replica_set(OLD_HASH, revision=1), a_replica_set(HASH, revision=2, ready=1))
     stages: list[dict[str, Any]] = [
         {},
@@ -135,7 +136,7 @@ def test_a_rollout_is_told_from_beginning_to_end() -> None:
 
 
 def test_the_status_counts_replicas_and_says_where_the_service_is() -> None:
-    loading, leaving = a_pod("b"), a_pod("c", ready=True, leaving=True)
+    loading, leaving = a_pod("b"), a_pod("c", ready=True, leaving=True, containers=STARTED)
     world = with_deployment(
         carried_out(seen(a_service(replicas=2, generation=4))),
         replicas=2,

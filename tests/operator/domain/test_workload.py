@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from support_operator import HASH, OLD_HASH, a_pod, a_replica_set, waiting
+from support_operator import HASH, OLD_HASH, STARTED, a_pod, a_replica_set, waiting
 
 from sapwood_operator.domain.obstacles import NO_OBSTACLE
 from sapwood_operator.domain.workload import Workload, read_workload
@@ -41,16 +41,18 @@ def test_pods_that_run_and_are_not_ready_warm_up_and_those_that_leave_drain() ->
         a_pod("loads"),
         a_pod("serves", ready=True),
         a_pod("is made", phase="Pending"),
-        a_pod("finishes", ready=True, leaving=True),
-        a_pod("finishes unready", leaving=True),
+        a_pod("finishes", ready=True, leaving=True, containers=STARTED),
+        a_pod("finishes unready", leaving=True, containers=STARTED),
         a_pod("has ended", phase="Succeeded", leaving=True),
+        a_pod("never got its image", phase="Pending", leaving=True, containers=[waiting("ErrImagePull")]),
+        a_pod("loads no more", leaving=True, containers=[{"name": "engine", "started": False}]),
     ]
     seen = workload(*pods)
     assert (seen.warming, seen.draining) == (1, 2)
 
 
 def test_without_a_deployment_pods_are_all_that_counts() -> None:
-    seen = read_workload(None, (), (a_pod("finishes", leaving=True),), wanted=2, written=False)
+    seen = read_workload(None, (), (a_pod("finishes", leaving=True, containers=STARTED),), wanted=2, written=False)
     assert seen == Workload(wanted=2, exists=False, settled=False, draining=1)
 
 

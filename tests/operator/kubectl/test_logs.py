@@ -36,6 +36,12 @@ def test_a_pod_writes_once_its_container_ran(state: dict[str, Any], writes: bool
     assert writes_logs(a_pod("a", state)) is writes
 
 
+def test_a_pod_that_waits_to_be_started_again_shows_its_last_run() -> None:
+    pod = a_pod("a", {"waiting": {"reason": "CrashLoopBackOff"}})
+    pod["status"]["containerStatuses"][0]["lastState"] = {"terminated": {"exitCode": 1}}
+    assert writes_logs(pod)
+
+
 def test_a_pod_that_was_never_scheduled_writes_nothing() -> None:
     assert not writes_logs({"metadata": {"name": "a"}, "status": {"phase": "Pending"}})
 

@@ -65,6 +65,12 @@ def test_status_has_a_line_for_each_condition_and_the_counts_and_the_address(rea
     )
 
 
+def test_a_cause_that_two_conditions_share_is_told_once(stuck: Picture) -> None:
+    text = render_status(stuck)
+    assert text.count(CAUSE) == 1
+    assert "  Degraded        True     ImagePullFailed: as above\n" in text
+
+
 def test_what_is_about_an_older_spec_says_so() -> None:
     parts = recorded("ready")
     parts["service"]["metadata"]["generation"] = 2
