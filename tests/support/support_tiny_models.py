@@ -38,12 +38,19 @@ class PagedModel:
         num_sequences: int,
         max_tokens: int,
         dtype: torch.dtype = torch.float32,
+        page_size: int = PAGE_SIZE,
+        num_shared_pages: int = 0,
     ) -> None:
-        """A bare decoder computes over reference attention; ``dtype`` is that of the pages."""
+        """A bare decoder computes over reference attention; ``dtype`` is that of the pages.
+
+        All sequences begin with the same ``num_shared_pages``.
+        """
         self._model = ComposedModel(model, ReferenceAttention()) if isinstance(model, Decoder) else model
         self._num_sequences = num_sequences
-        num_pages = num_sequences * -(-max_tokens // PAGE_SIZE)
-        shape = (num_pages, PAGE_SIZE, spec.num_kv_heads, spec.head_dim)
+        self._page_size = page_size
+        self._num_shared_pages = num_shared_pages
+        num_pages = num_sequences * -(-max_tokens // page_size)
+        shape = (num_pages, page_size, spec.num_kv_heads, spec.head_dim)
         self._kv = [
             (torch.full(shape, torch.nan, dtype=dtype), torch.full(shape, torch.nan, dtype=dtype))
             for _ in range(spec.num_layers)
@@ -54,7 +61,7 @@ class PagedModel:
         """Compute ``runs`` in one step; the hidden state of every token, one row after the other."""
         positions = [torch.arange(run.start, run.start + len(run.token_ids)) for run in runs]
         slots = [
-            self._pages(run, int(p[-1]) + 1)[p // PAGE_SIZE] * PAGE_SIZE + p % PAGE_SIZE
+            self._pages(run, int(p[-1]) + 1)[p // self._page_size] * self._page_size + p % self._page_size
             for run, p in zip(runs, positions, strict=True)
         ]
         return self._model.forward(
@@ -80,7 +87,9 @@ class PagedModel:
         return self._model.logits(self.hidden(runs))
 
     def _pages(self, run: Run, num_tokens: int) -> torch.Tensor:
-        return torch.arange(-(-num_tokens // PAGE_SIZE)) * self._num_sequences + run.sequence
+        numbers = torch.arange(-(-num_tokens // self._page_size))
+        own = torch.where(numbers < self._num_shared_pages, 0, run.sequence)
+        return numbers * self._num_sequences + own
 
     def _metadata(self, runs: Sequence[Run]) -> AttentionMetadata:
         lengths = [run.start + len(run.token_ids) for run in runs]
@@ -90,8 +99,8 @@ class PagedModel:
             qo_indptr=_indptr(queries),
             kv_indptr=_indptr([len(p) for p in pages]),
             kv_indices=torch.cat(pages).int(),
-            kv_last_page_len=torch.tensor([(n - 1) % PAGE_SIZE + 1 for n in lengths], dtype=torch.int32),
-            page_size=PAGE_SIZE,
+            kv_last_page_len=torch.tensor([(n - 1) % self._page_size + 1 for n in lengths], dtype=torch.int32),
+            page_size=self._page_size,
             max_qo_len=max(queries),
         )
 

@@ -34,8 +34,14 @@ TINY = ModelSpec(
 )
 
 
-def tiny_decoder(spec: ModelSpec = TINY, *, seed: int = 0, dtype: torch.dtype = torch.float32) -> Decoder:
-    """A model with random weights, large enough that its choices are clear."""
+def tiny_decoder(
+    spec: ModelSpec = TINY,
+    *,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float32,
+    exact_in: torch.dtype = torch.float32,
+) -> Decoder:
+    """A model with random weights that ``exact_in`` has too, large enough that its choices are clear."""
     generator = np.random.default_rng(seed)
     hidden, inner, q = spec.hidden_size, spec.intermediate_size, spec.num_heads * spec.head_dim
     kv = spec.num_kv_heads * spec.head_dim
@@ -60,7 +66,8 @@ def tiny_decoder(spec: ModelSpec = TINY, *, seed: int = 0, dtype: torch.dtype = 
     source = {}
     for stem, shape in shapes.items():
         scale = 1.5 * shape[-1] ** -0.5 if len(shape) > 1 else 1.0
-        values = (generator.standard_normal(shape) * scale).astype(np.float32)
+        drawn = torch.from_numpy((generator.standard_normal(shape) * scale).astype(np.float32))
+        values = drawn.to(exact_in).float().numpy()
         name = f"{stem}.weight"
         source[name] = StoredTensor(name, "F32", shape, values.reshape(-1).view(np.uint8))
     return load_model(spec, source, where="tiny", dtype=dtype)
