@@ -1,6 +1,7 @@
 """What a gateway sees of an engine, in a few lines that run as a pod: both ports, readiness, load, a drain at SIGTERM.
 
-The pod gets this file's text on its command line. A completion answers which pod it was.
+The pod gets this file's text on its command line, and as MODEL what it says to serve. A completion answers which pod it
+was.
 """
 
 import json
@@ -21,7 +22,7 @@ class Handler(BaseHTTPRequestHandler):
         load = {"num_running": 0, "num_waiting": 0}
         state = "ready" if ready.is_set() else "draining"
         if self.path == "/admin/load":
-            self.answer(200, {"model": "stand-in", "state": state, "load": load})
+            self.answer(200, {"model": os.environ["MODEL"], "state": state, "load": load})
         else:
             self.answer(200 if ready.is_set() else 503, {"state": state})
 

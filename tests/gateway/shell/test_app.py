@@ -103,7 +103,7 @@ async def test_an_answer_to_a_wrong_method_says_which_are_right(running: Gateway
 async def test_a_fault_of_the_gateways_own_is_an_error_object_and_tells_nothing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    unusable = Routes({CHAT: None}, {})  # type: ignore[dict-item]  # what no discovery gives
+    unusable = Routes({CHAT: Service(CHAT, None)}, {})  # type: ignore[arg-type]  # what no discovery gives
     async with gateway(unusable) as running, running.client.get("/v1/models") as response:
         assert (response.status, await error_code(response)) == (500, "internal_error")
         assert "NoneType" not in await response.text()
