@@ -30,7 +30,7 @@ func runInside() error {
 		return fmt.Errorf("specification: %w", err)
 	}
 	steps := []func(*specification) error{
-		enterRoot, mountSystem, expose, writeFiles, mountVolumes, closeRoot, becomeUser,
+		enterRoot, mountSystem, writeFiles, mountVolumes, expose, closeRoot, becomeUser,
 	}
 	for _, step := range steps {
 		if err := step(&wanted); err != nil {
@@ -133,12 +133,12 @@ func makeReadOnly(target string) error {
 }
 
 // expose lets any user of the container read the folders that its image consists of. Those that the overlay does not
-// show (another file system, or below a scratch folder) get an overlay of their own. A folder on the way that only its
+// show (another file system, or below a scratch folder or a volume) get an overlay of their own. A folder on the way that only its
 // owner may pass, such as a home, lets everyone through in the overlay.
 func expose(wanted *specification) error {
 	// A folder before those in it: to make the inner one's mount point would hide that the outer one is not shown.
 	for number, path := range slices.Sorted(slices.Values(wanted.Exposed)) {
-		shown, err := isShown(path)
+		shown, err := isShown(wanted, path)
 		if err != nil {
 			return err
 		}
@@ -167,7 +167,13 @@ func expose(wanted *specification) error {
 	return nil
 }
 
-func isShown(path string) (bool, error) {
+func isShown(wanted *specification, path string) (bool, error) {
+	for _, volume := range wanted.Mounts {
+		// What a former container of the pod exposed there is a mount point in the volume by now, and empty.
+		if strings.HasPrefix(path+"/", volume.Target+"/") {
+			return false, nil
+		}
+	}
 	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
 		return false, nil
 	}
