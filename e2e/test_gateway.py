@@ -38,6 +38,16 @@ class Gateway:
 
     url: str
 
+    def is_reached(self) -> bool:
+        """Whether kube-proxy knows of a pod: it refuses every connection until then, seconds after the pod is ready."""
+        try:
+            urllib.request.urlopen(f"{self.url}/readyz", timeout=10).close()
+        except urllib.error.HTTPError:
+            return True
+        except OSError:
+            return False
+        return True
+
     def ask(self, model: str, *, host: str = "") -> tuple[int, dict[str, Any]]:
         """Send one completion; return status and body."""
         headers = {"Content-Type": "application/json", **({"Host": host} if host else {})}
@@ -174,7 +184,9 @@ def gateway(world: World) -> Iterator[Gateway]:
     eventually(is_available, "two gateways that are ready", within_seconds=90)
     found = world.get(service)
     assert found is not None
-    yield Gateway(f"http://{found['spec']['clusterIP']}")
+    gateway = Gateway(f"http://{found['spec']['clusterIP']}")
+    eventually(gateway.is_reached, "the gateways behind their Service", within_seconds=90)
+    yield gateway
     for manifest in made:
         world.delete(path_of(manifest))
     world.delete(f"/api/v1/namespaces/{NAMESPACE}")
