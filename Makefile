@@ -9,6 +9,7 @@
 #   make bench-growth                           costs by batch, context and cached share: plots, and no cliffs
 #   make bench-endurance                        20,000 requests, and the memory that they leave held
 #   make bench-interference                     throughput and stalls beside a busy program
+#   make bench-start                            how long a start takes, with kernels to compile and without
 #   make bench-profile                          where a served engine's time goes while 16 streams decode
 #   make bench-core                             the pure core beside baselines, one JSON object a line
 #   make soak                                   1,000,000 random operations on cache and scheduler
@@ -20,8 +21,8 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: help serve test e2e check bench bench-limits bench-growth bench-endurance bench-interference bench-profile \
-	bench-core soak docs constraints clean
+.PHONY: help serve test e2e check bench bench-limits bench-growth bench-endurance bench-interference bench-start \
+	bench-profile bench-core soak docs constraints clean
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -105,6 +106,9 @@ bench-endurance: $(ENGINE)
 
 bench-interference: $(ENGINE)
 	@exec $(BIN)/python bench/interference.py $(ARGS)
+
+bench-start: $(ENGINE)
+	@exec $(BIN)/python bench/start_times.py $(ARGS)
 
 bench-profile: $(DEV)
 	@exec $(BIN)/python bench/service_profile.py $(ARGS)

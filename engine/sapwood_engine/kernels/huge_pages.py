@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 import mmap
+import threading
 from collections.abc import Sequence
 
 import torch
@@ -22,11 +23,12 @@ class HugePages:
     """Hands out tensors one behind the other, so that small ones share a huge page.
 
     A mapping of 32 MiB is made for what fits into one, and given back when the last tensor in it is gone; what is never
-    touched takes no memory.
+    touched takes no memory. Any thread may ask.
     """
 
     def __init__(self) -> None:
         self._free = torch.empty(0, dtype=torch.uint8)
+        self._lock = threading.Lock()
 
     def zeros(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         """Return zeros that begin at a cache line."""
@@ -35,9 +37,10 @@ class HugePages:
         if taken > _CHUNK_BYTES:
             block = _map(size)
         else:
-            if taken > len(self._free):
-                self._free = _map(_CHUNK_BYTES)
-            block, self._free = self._free[:taken], self._free[taken:]
+            with self._lock:
+                if taken > len(self._free):
+                    self._free = _map(_CHUNK_BYTES)
+                block, self._free = self._free[:taken], self._free[taken:]
         return block[:size].view(dtype).view(*shape)
 
 

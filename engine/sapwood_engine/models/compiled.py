@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import numpy.typing as npt
@@ -100,10 +101,12 @@ class CompiledDecoder:
         for weight in (decoder.head.weight, *(() if self._embedding else (decoder.embedding.weight,))):
             weight.set_()
         self._table = np.zeros((spec.num_layers, step.LAYER_FIELDS), np.int64)
-        self._kept = [
-            _fill_layer(row, block, self._model, memory, int8=int8)
-            for row, block in zip(self._table, decoder.blocks, strict=True)
-        ]
+
+        def fill(row: npt.NDArray[np.int64], block: Block) -> list[torch.Tensor]:
+            return _fill_layer(row, block, self._model, memory, int8=int8)
+
+        with ThreadPoolExecutor(self._crew.size.most) as threads:
+            self._kept = list(threads.map(fill, self._table, decoder.blocks))
         self._pages_at: tuple[object, ...] = ()
         """Where the pool's pages lie; kept instead of the pages, which are the pool's to give back"""
         self._logits = torch.zeros(max_logits, self._head.num_panels * PANEL)

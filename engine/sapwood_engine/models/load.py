@@ -22,13 +22,15 @@ def load_model(
     dtype: torch.dtype,
     device: torch.device | None = None,
     context_length: int | None = None,
+    num_threads: int = 1,
     progress: Progress | None = None,
 ) -> Decoder:
     """Compose the model that ``spec`` describes and fill it from ``source``.
 
     ``where`` names the checkpoint in errors; ``dtype`` is that of weights and activations; ``device`` is the
     CPU by default; ``context_length`` (default: the checkpoint's own) is the most positions that will be
-    served. Raises `CheckpointError` where tensors are missing, left over or mis-shaped, before any is read.
+    served; ``num_threads`` read at once. Raises `CheckpointError` where tensors are missing, left over or mis-shaped,
+    before any is read.
     """
     device = device or torch.device("cpu")
     rotary = Rotary(
@@ -36,5 +38,5 @@ def load_model(
     )
     weights = Weights(dtype, device)
     model = compose(spec, weights, _BLOCKS[spec.family], rotary)
-    weights.fill(source, where, progress)
+    weights.fill(source, where, num_threads=num_threads, progress=progress)
     return model

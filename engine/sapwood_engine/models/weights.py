@@ -7,6 +7,7 @@ converted straight into its place; nothing holds a second copy of the model.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import torch
@@ -69,18 +70,20 @@ class Weights:
         """The checkpoint may hold this tensor, and the model does not want it."""
         self._ignored.add(name)
 
-    def fill(self, source: TensorSource, where: str, progress: Progress | None = None) -> None:
-        """Read every tensor asked for; ``where`` names the checkpoint in errors.
+    def fill(self, source: TensorSource, where: str, *, num_threads: int = 1, progress: Progress | None = None) -> None:
+        """Read every tensor asked for, ``num_threads`` at a time; ``where`` names the checkpoint in errors.
 
         Raises `CheckpointError` before reading where tensors are missing, left over or of another shape.
         """
         self._check(source, where)
-        total, done = sum(source[name].num_bytes for name in self._wanted), 0
-        for name, target in self._wanted.items():
-            read_into(target, source[name])
-            done += source[name].num_bytes
-            if progress is not None:
-                progress(done, total)
+        stored = [source[name] for name in self._wanted]
+        total, done = sum(tensor.num_bytes for tensor in stored), 0
+        with ThreadPoolExecutor(num_threads) as threads:
+            reads = threads.map(read_into, self._wanted.values(), stored)
+            for tensor, _ in zip(stored, reads, strict=True):
+                done += tensor.num_bytes
+                if progress is not None:
+                    progress(done, total)
 
     def _check(self, source: TensorSource, where: str) -> None:
         fix = "The file is damaged or of another model: download it again, or choose another."

@@ -75,6 +75,7 @@ def build_executor(config: EngineConfig, checkpoint: Checkpoint, *, kernel_cache
             where=str(checkpoint.weights[0]),
             dtype=dtype,
             context_length=config.model.context_length,
+            num_threads=num_threads,
             progress=lambda done, total: progress("weights", f"loading {checkpoint.name}", done / total),
         )
 

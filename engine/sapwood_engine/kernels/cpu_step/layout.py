@@ -73,13 +73,16 @@ def pack(weight: torch.Tensor, memory: HugePages, *, depth: int | None = None, i
     for first in range(0, num_panels, step):
         rows = weight[first * PANEL : (first + step) * PANEL]
         count = min(step, num_panels - first)
-        block = weight.new_zeros(count * PANEL, depth)
-        block[: len(rows), :own_depth] = rows
-        panels = block.view(count, PANEL, depth)
+        if rows.shape != (count * PANEL, depth):
+            whole = weight.new_zeros(count * PANEL, depth)
+            whole[: len(rows), :own_depth] = rows
+            rows = whole
+        panels = rows.reshape(count, PANEL, depth)
         if int8:
             _quantise(panels, out[first : first + count])
         else:
-            out[first : first + count] = _order(panels).reshape(count, -1)
+            ordered = _order(panels)
+            out[first : first + count].view(ordered.shape).copy_(ordered)
     return Packed(out, columns, num_panels, depth)
 
 
