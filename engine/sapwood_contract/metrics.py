@@ -25,7 +25,7 @@ PREEMPTION_REASONS = ("kv_full", "priority")
 WAIT_REASONS = ("capacity", "grammar", "lora", "kv_load")
 STARTUP_PHASES = ("resolve", "load", "compile", "warm")
 GATEWAY_CODES = (
-    *("200", "400", "401", "403", "404", "405", "413", "415", "422", "429"),
+    *("200", "400", "401", "403", "404", "405", "408", "413", "415", "422", "429"),
     *("499", "500", "502", "503", "504", "other"),
 )
 """499: the client left before its answer's end."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -46,23 +47,26 @@ class ServiceRoute:
     """Port of the admin API on a replica."""
     policy: RoutingPolicy = "LeastLoad"
     hosts: tuple[str, ...] = ()
-    """Host names from outside the cluster (Ingress, HTTPRoute) that mean this service; one may begin with ``*.``."""
+    """Host names from outside the cluster (Ingress, HTTPRoute) that mean this service; one may begin with ``*.``.
+
+    Names inside the cluster cannot be claimed: `sapwood_gateway.core.choose` says which those are.
+    """
 
     def __post_init__(self) -> None:
         for name in ("namespace", "service", "engine_service"):
             if not isinstance(getattr(self, name), str) or not getattr(self, name):
-                raise InvalidRoute(f"{name}: {getattr(self, name)!r} is not a name")
+                raise InvalidRoute(f"{name}: {reprlib.repr(getattr(self, name))} is not a name")
         for name in ("port", "admin_port"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 65_535:
-                raise InvalidRoute(f"{name}: {value!r} is not a port from 1 to 65535")
+                raise InvalidRoute(f"{name}: {reprlib.repr(value)} is not a port from 1 to 65535")
         for name in ("models", "hosts"):
             if not all(isinstance(text, str) and text for text in getattr(self, name)):
-                raise InvalidRoute(f"{name}: {getattr(self, name)!r} has something that is not a name")
+                raise InvalidRoute(f"{name}: {reprlib.repr(getattr(self, name))} has something that is not a name")
         if not self.models:
             raise InvalidRoute("models: a service answers to one name at least")
         if self.policy not in POLICIES:
-            raise InvalidRoute(f"policy: {self.policy!r} is not one of {', '.join(POLICIES)}")
+            raise InvalidRoute(f"policy: {reprlib.repr(self.policy)} is not one of {', '.join(POLICIES)}")
 
 
 def to_json(route: ServiceRoute) -> str:
@@ -77,8 +81,8 @@ def from_json(text: str) -> ServiceRoute:
     """
     try:
         document = json.loads(text)
-    except ValueError as error:
-        raise InvalidRoute(f"not JSON: {error}") from None
+    except (ValueError, RecursionError) as error:
+        raise InvalidRoute(f"not JSON that can be read: {error}") from None
     if not isinstance(document, Mapping):
         raise InvalidRoute(f"a route is a JSON object, not {type(document).__name__}")
     values: dict[str, Any] = {}
@@ -90,6 +94,6 @@ def from_json(text: str) -> ServiceRoute:
     for name in ("models", "hosts"):
         if name in values:
             if not isinstance(values[name], list):
-                raise InvalidRoute(f"{name}: {values[name]!r} is not a list")
+                raise InvalidRoute(f"{name}: {reprlib.repr(values[name])} is not a list")
             values[name] = tuple(values[name])
     return ServiceRoute(**values)

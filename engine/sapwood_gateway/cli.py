@@ -1,7 +1,7 @@
 """``sapwood gateway``: one OpenAI address in front of many engines.
 
-Exit codes: 0 after a drain; 1 where the cluster cannot be asked; 2 for options that cannot be used; 128 + n when a
-second signal n cut the drain short.
+Exit codes: 0 after a drain that a signal asked for; 1 where the cluster cannot be asked, or after something died that
+the gateway cannot do without; 2 for options that cannot be used; 128 + n when a second signal n cut the drain short.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from collections.abc import Sequence
 import uvloop
 
 from sapwood_gateway.shell.discovery.reflector import Api
+from sapwood_gateway.shell.ending import EXIT_FAILED
 from sapwood_gateway.shell.logs import configure_logging
 from sapwood_gateway.shell.options import parse
 from sapwood_gateway.shell.serve import Ports, run_gateway
 
-EXIT_FAILED = 1
 EXIT_USAGE = 2
 
 _BACKLOG = 2048

@@ -6,6 +6,7 @@ from typing import Any
 
 from support_chart import arguments, pods, render
 
+from sapwood_gateway.core.routes import ServiceKey
 from sapwood_gateway.shell.options import parse
 from sapwood_operator.cli import Options, read_options
 
@@ -64,3 +65,17 @@ def test_the_gateways_ports_are_those_of_its_container() -> None:
     assert ports == {"http": options.port, "admin": options.admin_port}
     assert (options.host, options.admin_host) == ("0.0.0.0", "0.0.0.0")
     assert options.namespaces == ("team-a",)
+
+
+def test_the_gateway_knows_the_service_that_leads_to_it() -> None:
+    manifests = render()
+    (service,) = [m for m in manifests if m["kind"] == "Service" and m["metadata"]["name"].endswith("-gateway")]
+    metadata = service["metadata"]
+    assert parse(arguments(manifests, "gateway")).service == ServiceKey(metadata["namespace"], metadata["name"])
+
+
+def test_the_gateways_memory_is_enough_for_the_requests_that_it_holds_at_most() -> None:
+    manifests = render()
+    (container,) = pods(manifests)["sapwood-gateway"]["containers"]
+    assert container["resources"]["limits"]["memory"] == "1Gi"
+    assert 3 * parse(arguments(manifests, "gateway")).max_held_bytes <= 2**30

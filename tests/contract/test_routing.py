@@ -75,7 +75,16 @@ def test_a_missing_field_is_named(name: str) -> None:
         routing.from_json(json.dumps(document))
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", '"chat"'])
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '"chat"', "9" * 5_000, "[" * 100_000, '{"a":' * 100_000])
 def test_text_that_is_no_route_is_refused(text: str) -> None:
     with pytest.raises(InvalidRoute):
         routing.from_json(text)
+
+
+@pytest.mark.parametrize("name", ["models", "port", "policy"])
+@pytest.mark.parametrize("value", ["[" * 900 + "]" * 900, '"' + "x" * 100_000 + '"'], ids=["deep", "long"])
+def test_a_wrong_value_of_any_size_is_quoted_in_short(name: str, value: str) -> None:
+    document = json.dumps(json.loads(routing.to_json(CHAT)) | {name: None}).replace("null", value)
+    with pytest.raises(InvalidRoute) as refused:
+        routing.from_json(document)
+    assert len(str(refused.value)) < 300

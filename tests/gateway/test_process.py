@@ -30,6 +30,7 @@ class Running:
     """A gateway in a process of its own, ready."""
 
     process: Process
+    port: int
     client: aiohttp.ClientSession
     admin_url: str
 
@@ -51,7 +52,9 @@ async def engine(answer: Answer, state: str = "ready") -> AsyncIterator[Upstream
 
 
 @asynccontextmanager
-async def gateway_process(*engines: Upstream, drain_seconds: float = 20.0) -> AsyncIterator[Running]:
+async def gateway_process(
+    *engines: Upstream, drain_seconds: float = 20.0, idle_timeout_seconds: float = 75.0
+) -> AsyncIterator[Running]:
     port, admin_port = free_port(), free_port()
     options = [f"--engine={each.url},{each.url}" for each in engines]
     process = await asyncio.create_subprocess_exec(
@@ -59,6 +62,7 @@ async def gateway_process(*engines: Upstream, drain_seconds: float = 20.0) -> As
         f"--port={port}",
         f"--admin-port={admin_port}",
         f"--drain-seconds={drain_seconds}",
+        f"--idle-timeout-seconds={idle_timeout_seconds}",
         *options,
         stderr=subprocess.PIPE,
     )
@@ -68,7 +72,7 @@ async def gateway_process(*engines: Upstream, drain_seconds: float = 20.0) -> As
             async with asyncio.timeout(60):
                 while not await is_ready(client, admin_url):
                     assert process.returncode is None
-            yield Running(process, client, admin_url)
+            yield Running(process, port, client, admin_url)
     finally:
         if process.returncode is None:
             process.kill()
@@ -146,6 +150,29 @@ async def test_an_engine_that_still_loads_gets_nothing() -> None:
         running.client.post(PATH, json={"model": MODEL}) as response,
     ):
         assert (response.status, (await response.json())["error"]["code"]) == (503, "no_replica_ready")
+
+
+async def test_a_connection_that_brings_no_whole_head_is_closed() -> None:
+    async with engine(echo) as a, gateway_process(a, idle_timeout_seconds=0.3) as running:
+        for sent in (b"", b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n"):
+            reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+            writer.write(sent)
+            async with asyncio.timeout(60):
+                assert await reader.read() == b""
+            writer.close()
+
+
+async def test_a_head_that_cannot_be_read_is_refused_and_not_logged() -> None:
+    async with engine(echo) as a, gateway_process(a) as running:
+        reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+        writer.write(b"GET / HTTP/1.1\r\nAuthorization: MARKER\x01\r\n\r\n")
+        assert (await reader.readline()).split()[1] == b"400"
+        writer.close()
+        running.process.terminate()
+        assert running.process.stderr is not None
+        written = await running.process.stderr.read()
+        assert b"drained" in written
+        assert b"MARKER" not in written
 
 
 def test_a_port_that_is_taken_refuses_to_start() -> None:

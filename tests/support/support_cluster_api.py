@@ -18,6 +18,9 @@ from aiohttp import web
 from support_gateway import serving
 
 Json = dict[str, Any]
+DEEP = "DEEP"
+"""A value that is sent as JSON of so many levels as the real server still takes."""
+_DEEP_JSON = '{"f:a":' * 9_000 + "{}" + "}" * 9_000
 _PATHS = (
     "/api/v1/{prefix:(namespaces/[^/]+/)?}{kind:configmaps}",
     "/apis/discovery.k8s.io/v1/{prefix:(namespaces/[^/]+/)?}{kind:endpointslices}",
@@ -92,7 +95,8 @@ class FakeClusterApi:
         if request.query.get("watch") == "true":
             return await self._watch(request, kind, wanted)
         items = [item for (of, _, _), item in self.objects.items() if of == kind and wanted(item)]
-        return web.json_response({"metadata": {"resourceVersion": str(self.version)}, "items": items})
+        listing = {"metadata": {"resourceVersion": str(self.version)}, "items": items}
+        return web.Response(body=_encode(listing), content_type="application/json")
 
     async def _watch(self, request: web.Request, kind: str, wanted: Any) -> web.StreamResponse:
         seen = int(request.query["resourceVersion"])
@@ -107,7 +111,7 @@ class FakeClusterApi:
             while True:
                 for version, of, event in self.log:
                     if version > seen and of == kind and wanted(event["object"]):
-                        await response.write(json.dumps(event).encode() + b"\n")
+                        await response.write(_encode(event) + b"\n")
                 seen = max(seen, self.version)
                 async with self.changed:
                     while self.version == seen and self.broken == broken:
@@ -118,6 +122,10 @@ class FakeClusterApi:
                     return response
         finally:
             self.num_watching -= 1
+
+
+def _encode(value: Json) -> bytes:
+    return json.dumps(value).replace(json.dumps(DEEP), _DEEP_JSON).encode()
 
 
 @asynccontextmanager

@@ -18,6 +18,7 @@ from sapwood_gateway.core.fleet import Fleet
 from sapwood_gateway.core.retry import RetrySettings
 from sapwood_gateway.core.routes import Replica, Routes, Service, ServiceKey
 from sapwood_gateway.shell.app import Traffic, build_app
+from sapwood_gateway.shell.body import BodyLimits
 from sapwood_gateway.shell.metrics import GatewayMetrics
 from sapwood_gateway.shell.proxy import Proxy, ProxySettings
 from sapwood_gateway.shell.upstream import new_session
@@ -117,6 +118,9 @@ async def gateway(
     max_attempts: int = 3,
     first_byte_timeout_seconds: float | None = None,
     max_body_bytes: int = 2**20,
+    max_held_bytes: int = 2**24,
+    body_timeout_seconds: float = 30.0,
+    refusal_timeout_seconds: float = 5.0,
 ) -> AsyncIterator[Gateway]:
     """Run a gateway over ``routes_``; retries follow at once, and rested circuits do not recover by themselves."""
     fleet = Fleet(circuit=CIRCUIT)
@@ -131,12 +135,16 @@ async def gateway(
             metrics=metrics,
             settings=ProxySettings(
                 first_byte_timeout_seconds=first_byte_timeout_seconds,
+                refusal_timeout_seconds=refusal_timeout_seconds,
+                body=BodyLimits(
+                    max_bytes=max_body_bytes, max_held_bytes=max_held_bytes, timeout_seconds=body_timeout_seconds
+                ),
                 retry=RetrySettings(max_attempts=max_attempts),
             ),
             draw=lambda: 0.0,
             clock=lambda: 0.0,
         )
-        app = build_app(fleet, proxy, traffic=traffic, max_body_bytes=max_body_bytes)
+        app = build_app(fleet, proxy, traffic=traffic)
         url = await stack.enter_async_context(serving(app))
         client = await stack.enter_async_context(aiohttp.ClientSession(url, auto_decompress=False))
         yield Gateway(url, fleet, proxy, traffic, metrics, client)

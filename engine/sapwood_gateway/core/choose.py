@@ -1,13 +1,15 @@
 """Which service a request is for: by the host that it was sent to, and by the model that it names.
 
-A host that is a service's name (``NAME``, ``NAME.NAMESPACE``, ``NAME.NAMESPACE.svc…``) or one of its outside names
-narrows the choice to that service, or to those of that name in several namespaces; any other host (an address, the
-gateway's own name) narrows nothing. The model then picks among what is left. Where two services are left the request
-is refused: a guess might send one team's prompts to another team's engine.
+A name inside the cluster (``NAME.NAMESPACE``, ``NAME.NAMESPACE.svc…``) narrows the choice to the service of that name,
+and nothing that a service claims as a host changes that. A name from outside narrows it to the services that claim it.
+Any other host (an address, ``localhost``, a name without a dot, the gateway's own) narrows nothing. The model then
+picks among what is left. Where two services are left the request is refused: a guess might send one team's prompts to
+another team's engine.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from sapwood_gateway.core.routes import Routes, Service, ServiceKey
@@ -72,18 +74,49 @@ def choose(routes: Routes, host: str, model: str | AnyModel) -> Choice:
 def services_of_host(routes: Routes, host: str) -> tuple[Service, ...]:
     """Return the services that ``host`` names; all of them where it names none."""
     name = _host_name(host)
-    named = [service for service in routes.services.values() if name in service.hosts]
+    named: Collection[Service]
     match name.split("."):
-        case [first]:
-            named += [service for key, service in routes.services.items() if key.name == first]
-        case [first, namespace] | [first, namespace, "svc", *_]:
-            named += [service for key, service in routes.services.items() if key == (namespace, first)]
-    return tuple(dict.fromkeys(named or routes.services.values()))
+        case [first, namespace, "svc", *_]:
+            named = _inside(routes, ServiceKey(namespace, first))
+        case [first, namespace] if _has_namespace(routes, namespace):
+            named = _inside(routes, ServiceKey(namespace, first))
+        case [_, *_, last] if not last.isdigit():  # neither a name without a dot nor an IPv4 address
+            named = _claiming(routes, name)
+        case _:
+            named = ()
+    return tuple(named or routes.services.values())
 
 
 def models_of(services: tuple[Service, ...]) -> tuple[str, ...]:
     """Return the models of all ``services``, each once, sorted."""
     return tuple(sorted({model for service in services for model in (*service.models, *service.former_models)}))
+
+
+def _has_namespace(routes: Routes, namespace: str) -> bool:
+    """Whether ``x.namespace`` is a name inside the cluster, not one from outside such as ``example.com``."""
+    known = routes.services if routes.gateway is None else (*routes.services, routes.gateway)
+    return any(key.namespace == namespace for key in known)
+
+
+def _inside(routes: Routes, key: ServiceKey) -> Collection[Service]:
+    return [routes.services[key]] if key in routes.services and key != routes.gateway else ()
+
+
+def _claiming(routes: Routes, name: str) -> Collection[Service]:
+    """Return the services with the closest claim on ``name`` of their namespace: none takes a name from another's."""
+    claims = [(service, _closeness(service, name)) for service in routes.services.values()]
+    closest: dict[str, int] = {}
+    for service, closeness in claims:
+        closest[service.key.namespace] = max(closeness, closest.get(service.key.namespace, 0))
+    return [service for service, closeness in claims if 0 < closeness == closest[service.key.namespace]]
+
+
+def _closeness(service: Service, name: str) -> int:
+    """Return how many characters of ``name`` the closest of the service's hosts spells out; 0: none means it."""
+    if name in service.hosts:
+        return len(name)
+    wildcards = (host[1:] for host in service.hosts if host.startswith("*."))
+    return max((len(suffix) for suffix in wildcards if name.endswith(suffix)), default=0)
 
 
 def _host_name(host: str) -> str:

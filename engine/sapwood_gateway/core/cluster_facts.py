@@ -6,6 +6,7 @@ older facts in one of them; ``ready`` that is absent means ready; a slice may be
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -25,8 +26,16 @@ class Facts:
     problems: tuple[str, ...]
 
 
-def routes_of(config_maps: Iterable[Mapping[str, Any]], slices: Iterable[Mapping[str, Any]]) -> Facts:
-    """Return what the cluster's objects say, taken together; the result does not depend on their order."""
+def routes_of(
+    config_maps: Iterable[Mapping[str, Any]],
+    slices: Iterable[Mapping[str, Any]],
+    *,
+    gateway: ServiceKey | None = None,
+) -> Facts:
+    """Return what the cluster's objects say, taken together; the result does not depend on their order.
+
+    ``gateway``: the Service that leads to the gateway, where it is known.
+    """
     by_service: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for each in slices:
         metadata = each["metadata"]
@@ -38,14 +47,16 @@ def routes_of(config_maps: Iterable[Mapping[str, Any]], slices: Iterable[Mapping
     for config_map in sorted(config_maps, key=_where):
         try:
             route = _route_of(config_map)
-        except InvalidRoute as error:
-            problems.append(f"ConfigMap {_where(config_map)} is passed over: {error}")
+            found = _replicas_of(route, by_service.get((route.namespace, route.engine_service), ()))
+        except Exception as error:  # anybody may write one in a namespace of theirs: it never stops the others
+            reason = str(error) if isinstance(error, InvalidRoute) else reprlib.repr(error)
+            problems.append(f"ConfigMap {_where(config_map)} is passed over: {reason}")
             continue
         key = ServiceKey(route.namespace, route.service)
         hosts = tuple(host.lower() for host in route.hosts)
         services[key] = Service(key, route.models, route.policy, hosts)
-        replicas[key] = _replicas_of(route, by_service.get((route.namespace, route.engine_service), ()))
-    return Facts(Routes(services, replicas), tuple(problems))
+        replicas[key] = found
+    return Facts(Routes(services, replicas, gateway), tuple(problems))
 
 
 def _where(config_map: Mapping[str, Any]) -> str:
@@ -63,7 +74,7 @@ def _route_of(config_map: Mapping[str, Any]) -> ServiceRoute:
         raise InvalidRoute(f"it has no key {ROUTE_KEY}")
     route = from_json(text)
     if route.namespace != config_map["metadata"]["namespace"]:
-        raise InvalidRoute(f"namespace: {route.namespace!r} is not the ConfigMap's own")
+        raise InvalidRoute("namespace: it is not the ConfigMap's own")
     return route
 
 

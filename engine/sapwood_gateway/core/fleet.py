@@ -136,7 +136,7 @@ class Fleet:
             return tuple(sorted({report.model for report in reports if is_former(service, report)}))
 
         services = {key: replace(each, former_models=former_models(each)) for key, each in routes.services.items()}
-        return Routes(services, routes.replicas)
+        return replace(routes, services=services)
 
     def _circuit(self, replica_id: str) -> Circuit:
         return self._circuits.get(replica_id, Closed())

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 FailureReason = Literal["connect", "broken", "timeout"]
-"""No connection; one that ended before the answer began; no first byte in time."""
+"""No connection; one that ended before the answer began, or brought what is none; no first byte in time."""
 
 RETRIED_STATUSES = frozenset({429, 502, 503, 504})
 """Answers that another replica may well not give."""

@@ -27,7 +27,7 @@ class Service:
     models: tuple[str, ...]
     policy: RoutingPolicy = "LeastLoad"
     hosts: tuple[str, ...] = ()
-    """Host names from outside that mean this service, in small letters."""
+    """Host names from outside that mean this service, in small letters; one may begin with ``*.``."""
     former_models: tuple[str, ...] = ()
     """Other names that replicas of a former revision answer to, as long as they take requests."""
 
@@ -53,6 +53,8 @@ class Routes:
     services: Mapping[ServiceKey, Service] = field(default_factory=dict)
     replicas: Mapping[ServiceKey, tuple[Replica, ...]] = field(default_factory=dict)
     """Of services alone: a key that is absent has no replica."""
+    gateway: ServiceKey | None = None
+    """The Service that leads to the gateway; None where it is not known, or there is none."""
 
     def of(self, key: ServiceKey) -> tuple[Replica, ...]:
         """Return the replicas of one service; none for one that has gone."""

@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 FORWARDED = ("/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize")
 """What goes to an engine. The rest of an engine's paths is about one replica, and nobody's outside the cluster."""
-_CODES = {404: "not_found", 405: "method_not_allowed", 413: "body_too_large"}
+_CODES = {404: "not_found", 405: "method_not_allowed"}
 
 
 class Traffic:
@@ -52,9 +52,9 @@ class Traffic:
         await self._idle.wait()
 
 
-def build_app(fleet: Fleet, proxy: Proxy, *, traffic: Traffic, max_body_bytes: int) -> web.Application:
-    """Return the OpenAI API of all services; a body larger than ``max_body_bytes`` is refused with 413."""
-    app = web.Application(client_max_size=max_body_bytes, middlewares=[_edge(traffic)])
+def build_app(fleet: Fleet, proxy: Proxy, *, traffic: Traffic) -> web.Application:
+    """Return the OpenAI API of all services."""
+    app = web.Application(middlewares=[_edge(traffic)])
     for path in FORWARDED:
         app.router.add_post(path, proxy.handle)
     models = _Models(fleet, created=int(time.time()))
@@ -63,7 +63,8 @@ def build_app(fleet: Fleet, proxy: Proxy, *, traffic: Traffic, max_body_bytes: i
 
     async def before_headers(request: web.Request, response: web.StreamResponse) -> None:
         response.headers.popall("Server", None)
-        response.headers[REQUEST_ID] = request[REQUEST_ID_KEY]
+        # aiohttp refuses some requests itself, before a middleware has seen them.
+        response.headers[REQUEST_ID] = request.get(REQUEST_ID_KEY) or sane_request_id(None)
         if traffic.is_draining:
             response.headers["Connection"] = "close"
             response.force_close()

@@ -1,4 +1,4 @@
-"""One request as it came in: read whole, so that it can be sent more than once, and given to a service."""
+"""One request as it came in, whole, so that it can be sent more than once, and given to a service."""
 
 from __future__ import annotations
 
@@ -38,15 +38,8 @@ class _Body(msgspec.Struct):
     model: Any = None
 
 
-async def read_call(request: web.Request, routes: Routes) -> Call:
-    """Read the body and choose the service.
-
-    Raises `BadRequest` where the body is not a JSON object or no single service is meant, and aiohttp's own 413 for a
-    body that is too large.
-    """
-    if request.headers.get("Content-Encoding", "identity").lower() != "identity":
-        raise BadRequest(415, "Send the body as it is, without Content-Encoding.", code="unsupported_encoding")
-    body = await request.read()
+def call_of(request: web.Request, body: bytes, routes: Routes) -> Call:
+    """Choose the service; raises `BadRequest` where the body is not a JSON object or no single service is meant."""
     model = _model_of(body)
     if model is None:
         named: str | AnyModel = AnyModel()

@@ -26,6 +26,7 @@ _OF_ONE_CONNECTION = frozenset(
         "upgrade",
     }
 )
+_CONTROL_CHARACTER = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _REQUEST_ONLY = frozenset({"host", "content-length", "expect", REQUEST_ID.lower()})
 """Set anew for the engine: its own name, the length of the body as it is sent; the gateway has said 100 itself."""
 EVENT_STREAM = "text/event-stream"
@@ -48,6 +49,11 @@ def for_client(headers: CIMultiDictProxy[str], *, is_stream: bool) -> CIMultiDic
         kept["X-Accel-Buffering"] = "no"
         kept.setdefault("Cache-Control", "no-cache")
     return kept
+
+
+def can_be_passed_on(status: int, reason: str | None, headers: CIMultiDictProxy[str]) -> bool:
+    """Tell whether an answer's head is one for a client: final, and without characters that end a line or worse."""
+    return 200 <= status <= 599 and not any(map(_CONTROL_CHARACTER.search, (reason or "", *headers.values())))
 
 
 def is_event_stream(headers: CIMultiDictProxy[str]) -> bool:

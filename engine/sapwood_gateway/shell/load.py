@@ -11,10 +11,13 @@ import msgspec
 
 from sapwood_contract.http import ADMIN_LOAD, EngineLoad
 from sapwood_gateway.core.routes import Replica
+from sapwood_gateway.shell.upstream import read_at_most
 
 _MAX_AT_ONCE = 32
 """Replicas asked at the same time, so that hundreds of them cost a steady trickle instead of a burst."""
 _TIMEOUT_SECONDS = 5.0
+_MAX_BYTES = 2**20
+"""Of an answer; an engine's own has some hundred."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +70,13 @@ class LoadPoller:
 
     async def _ask(self, replica: Replica) -> Heard:
         timeout = aiohttp.ClientTimeout(total=_TIMEOUT_SECONDS)
+        url = replica.admin_url + ADMIN_LOAD
         try:
-            async with self._session.get(replica.admin_url + ADMIN_LOAD, timeout=timeout) as response:
-                return msgspec.json.decode(await response.read(), type=EngineLoad)
+            async with self._session.get(url, timeout=timeout, allow_redirects=False) as response:
+                return msgspec.json.decode(await read_at_most(response, _MAX_BYTES), type=EngineLoad)
         except TimeoutError:
             return Silent()
-        except (aiohttp.ClientError, OSError):
+        except (aiohttp.ClientConnectionError, OSError):
             return Unreachable()
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except Exception:  # what answers may be anybody's program: nothing that it says ends the round of the others
             return Silent()

@@ -12,3 +12,5 @@ def configure_logging(level: str) -> None:
     structured.configure_logging(level, program="gateway")
     # urllib3 warns of every lost connection to the cluster's API, and would print its address.
     logging.getLogger("urllib3").setLevel(logging.ERROR)
+    # aiohttp logs every head that it cannot read, with what the client wrote. Faults of our own `app` logs.
+    logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)

@@ -3,8 +3,8 @@
 ::
 
     GatewayError            carries status, type, code, param and when to come back
-    ├── BadRequest          400, 404, 405, 413, 415: the client's doing
-    └── Unavailable         502, 503, 504: no replica could answer
+    ├── BadRequest          400, 404, 405, 408, 413, 415: the client's doing
+    └── Unavailable         502, 503, 504: no replica could answer, or the gateway holds too much already
 
 No text of a client enters a message but the name of a model, cut to 80 characters.
 """
@@ -59,7 +59,7 @@ class BadRequest(GatewayError):
 
 
 class Unavailable(GatewayError):
-    """No replica could answer now; the same request may succeed a little later."""
+    """It cannot be answered now; the same request may succeed a little later."""
 
     def __init__(self, status: int, message: str, *, code: str, retry_after_seconds: int = 1) -> None:
         super().__init__(

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from yarl import URL
 
+from sapwood_gateway.core.routes import ServiceKey
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineAddress:
@@ -30,7 +32,11 @@ class GatewayOptions:
     """Empty: discover them in the cluster."""
     namespaces: tuple[str, ...]
     """Empty: all."""
+    service: ServiceKey | None
     max_body_bytes: int
+    max_held_bytes: int
+    body_timeout_seconds: float
+    idle_timeout_seconds: float
     max_attempts: int
     connect_timeout_seconds: float
     first_byte_timeout_seconds: float | None
@@ -43,8 +49,10 @@ def parse(argv: Sequence[str]) -> GatewayOptions:
     """Read ``argv``; on anything unknown or malformed print what is wrong and exit with code 2."""
     parser = _parser()
     given = parser.parse_args(list(argv))
-    if given.engine and given.namespace:
-        parser.error("--engine and --namespace: engines are either listed or discovered in the cluster")
+    if given.engine and (given.namespace or given.service):
+        parser.error("--engine and --namespace or --service: engines are either listed or discovered in the cluster")
+    if given.max_held_bytes < given.max_body_bytes:
+        parser.error("--max-held-bytes: one body of --max-body-bytes has no room in it")
     admin_port = given.admin_port
     if admin_port is None:
         admin_port = given.port + 1 if given.port else 0
@@ -55,7 +63,11 @@ def parse(argv: Sequence[str]) -> GatewayOptions:
         admin_port=admin_port,
         engines=tuple(dict.fromkeys(given.engine)),
         namespaces=tuple(dict.fromkeys(given.namespace)),
+        service=given.service,
         max_body_bytes=given.max_body_bytes,
+        max_held_bytes=given.max_held_bytes,
+        body_timeout_seconds=given.body_timeout_seconds,
+        idle_timeout_seconds=given.idle_timeout_seconds,
         max_attempts=given.max_attempts,
         connect_timeout_seconds=given.connect_timeout_seconds,
         first_byte_timeout_seconds=given.first_byte_timeout_seconds,
@@ -92,7 +104,26 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NAME",
         help="where in the cluster to look for services; may be repeated; not given: everywhere",
     )
+    add(
+        "--service",
+        type=_service,
+        metavar="NAME.NAMESPACE",
+        help="the Service in the cluster that leads here: its names are those of no model's service",
+    )
     add("--max-body-bytes", type=_whole, default=16 * 2**20, help="a larger request is refused, as engines do")
+    add(
+        "--max-held-bytes",
+        type=_whole,
+        default=256 * 2**20,
+        help="of all requests under way; beyond, they are refused. Memory must allow for three times as much",
+    )
+    add("--body-timeout-seconds", type=_seconds, default=30.0, help="how long a client may take to send a body")
+    add(
+        "--idle-timeout-seconds",
+        type=_seconds,
+        default=75.0,
+        help="how long a connection may bring no whole head of a request; more than proxies before it keep theirs open",
+    )
     add("--max-attempts", type=_whole, default=3, help="most replicas that one request is sent to")
     add("--connect-timeout-seconds", type=_seconds, default=2.0, help="how long a replica may take to accept")
     add(
@@ -125,6 +156,13 @@ def _seconds(text: str) -> float:
     if not 0 < number < float("inf"):
         raise argparse.ArgumentTypeError(f"{text} cannot be used: take a number of seconds above 0")
     return number
+
+
+def _service(text: str) -> ServiceKey:
+    match text.split("."):
+        case [name, namespace] if name and namespace:
+            return ServiceKey(namespace, name)
+    raise argparse.ArgumentTypeError(f"{text!r} is not NAME.NAMESPACE")
 
 
 def _engine(text: str) -> EngineAddress:

@@ -24,7 +24,8 @@ from sapwood_gateway.core.fleet import Fleet, Lease
 from sapwood_gateway.core.retry import GiveUp, RetrySettings
 from sapwood_gateway.core.routes import Replica
 from sapwood_gateway.shell import headers, openai
-from sapwood_gateway.shell.call import REQUEST_ID_KEY, Call, read_call
+from sapwood_gateway.shell.body import Bodies, BodyLimits
+from sapwood_gateway.shell.call import REQUEST_ID_KEY, Call, call_of
 from sapwood_gateway.shell.metrics import AttemptFailure, GatewayMetrics
 from sapwood_gateway.shell.upstream import Answering, Failed, Refused, UpstreamEnded, next_piece, send
 
@@ -32,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 _FAILURES: dict[str, tuple[int, str, str]] = {
     "connect": (503, "cannot be reached", "replica_unreachable"),
-    "broken": (502, "ended the connection before it answered", "upstream_failed"),
+    "broken": (502, "gave no answer that can be passed on", "upstream_failed"),
     "timeout": (504, "did not begin to answer in time", "upstream_timeout"),
 }
 """Why the last attempt failed -> status, words, code."""
@@ -46,6 +47,9 @@ class ProxySettings:
 
     first_byte_timeout_seconds: float | None
     """None: as long as it takes. A long prompt behind a long queue is no fault."""
+    refusal_timeout_seconds: float = 5.0
+    """How long a replica that refuses may take to say so; it is read whole while another one could be asked."""
+    body: BodyLimits
     retry: RetrySettings
 
 
@@ -69,6 +73,7 @@ class Proxy:
         self._settings = settings
         self._draw = draw
         self._clock = clock
+        self._bodies = Bodies(settings.body)
         self._is_cut = False
         self._limits: set[asyncio.Timeout] = set()
         """One for each request under way."""
@@ -84,8 +89,8 @@ class Proxy:
         begin = self._clock()
         model, code = "", "499"  # what is left where the handler is cancelled, because its client has gone
         try:
-            async with self._until_cut():
-                call = await read_call(request, self._fleet.routes)
+            async with self._until_cut(), self._bodies.held(request) as body:
+                call = call_of(request, body, self._fleet.routes)
                 model = call.model
                 response, code = await self._forward(call)
                 return response
@@ -137,7 +142,11 @@ class Proxy:
                 if num_attempts == 1:
                     self._metrics.sent(call.service.policy, self._clock() - begin)
                 outcome = await send(
-                    self._session, call, replica, first_byte_seconds=self._settings.first_byte_timeout_seconds
+                    self._session,
+                    call,
+                    replica,
+                    first_byte_seconds=self._settings.first_byte_timeout_seconds,
+                    refusal_seconds=self._settings.refusal_timeout_seconds,
                 )
                 if isinstance(outcome, Answering):
                     return await self._relay(call, replica, outcome)

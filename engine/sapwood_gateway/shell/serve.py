@@ -1,7 +1,7 @@
 """The life of the gateway: listening, discovering, serving, draining, ending.
 
-A first SIGTERM or SIGINT makes it not ready, closes the port and lets requests under way finish for a while; those
-that are left then end with an error. A second signal ends it at once.
+A first SIGTERM or SIGINT, or the death of a background task, makes it not ready, closes the port and lets requests
+under way finish for a while; those that are left then end with an error. A second signal ends it at once.
 """
 
 from __future__ import annotations
@@ -9,9 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import random
-import signal
 import socket
 import time
 from collections.abc import AsyncIterator
@@ -27,9 +25,11 @@ from sapwood_gateway.core.fleet import Fleet
 from sapwood_gateway.core.retry import RetrySettings
 from sapwood_gateway.core.routes import Replica
 from sapwood_gateway.shell.app import Traffic, build_admin_app, build_app
+from sapwood_gateway.shell.body import BodyLimits
 from sapwood_gateway.shell.discovery.cluster import ClusterDiscovery
 from sapwood_gateway.shell.discovery.listed import ListedDiscovery, listed_replica
 from sapwood_gateway.shell.discovery.reflector import Api
+from sapwood_gateway.shell.ending import Ending
 from sapwood_gateway.shell.load import Heard, LoadPoller
 from sapwood_gateway.shell.metrics import GatewayMetrics
 from sapwood_gateway.shell.options import GatewayOptions
@@ -38,8 +38,6 @@ from sapwood_gateway.shell.upstream import new_session
 
 _log = logging.getLogger(__name__)
 
-EXIT_SIGNAL = 128
-"""Plus the signal's number: a second signal ended the program at once."""
 _LAST_BYTES_SECONDS = 3.0
 """When the port closes, how long a client may take to read the end of its answer."""
 
@@ -53,7 +51,8 @@ class Ports:
 
 
 async def run_gateway(options: GatewayOptions, ports: Ports, cluster: Api | None) -> int:
-    """Serve until a signal says to stop; return the exit code. ``cluster``: None where engines are listed."""
+    """Serve until something makes it end; return the exit code. ``cluster``: None where engines are listed."""
+    ending = Ending()
     draw = random.SystemRandom()
     fleet = Fleet(circuit=CircuitSettings(), first_turn=draw.randrange(2**16))
     metrics = GatewayMetrics(census=lambda: fleet.census(time.monotonic()), num_running=lambda: fleet.num_own)
@@ -65,21 +64,30 @@ async def run_gateway(options: GatewayOptions, ports: Ports, cluster: Api | None
             metrics=metrics,
             settings=ProxySettings(
                 first_byte_timeout_seconds=options.first_byte_timeout_seconds,
+                body=BodyLimits(
+                    max_bytes=options.max_body_bytes,
+                    max_held_bytes=options.max_held_bytes,
+                    timeout_seconds=options.body_timeout_seconds,
+                ),
                 retry=RetrySettings(max_attempts=options.max_attempts),
             ),
             draw=draw.random,
         )
-        api = build_app(fleet, proxy, traffic=traffic, max_body_bytes=options.max_body_bytes)
-        async with _discovering(options, fleet, session, metrics, cluster) as discovery:
+        api = build_app(fleet, proxy, traffic=traffic)
+        idle_seconds = options.idle_timeout_seconds
+        async with _discovering(options, fleet, session, metrics, cluster, ending) as discovery:
             admin = build_admin_app(metrics, traffic=traffic, is_discovered=lambda: discovery.is_ready)
-            async with _served(admin, ports.admin), _served(api, ports.api) as listening:
-                stop = _stop_signal()
+            async with (
+                _served(admin, ports.admin, idle_seconds=idle_seconds),
+                _served(api, ports.api, idle_seconds=idle_seconds) as listening,
+            ):
+                ending.heed_signals()
                 _log.info("serving", extra={"port": ports.api.getsockname()[1]})
-                await stop.wait()
+                await ending.begun.wait()
                 traffic.is_draining = True
                 await listening.stop()
                 await _drain(traffic, proxy, options.drain_seconds)
-    return 0
+    return ending.exit_code
 
 
 @contextlib.asynccontextmanager
@@ -89,6 +97,7 @@ async def _discovering(
     session: aiohttp.ClientSession,
     metrics: GatewayMetrics,
     cluster: Api | None,
+    ending: Ending,
 ) -> AsyncIterator[ClusterDiscovery | ListedDiscovery]:
     """Keep the fleet's routes and reports up to date for so long."""
     discovery: ClusterDiscovery | ListedDiscovery
@@ -99,7 +108,9 @@ async def _discovering(
             fleet,
             cluster,
             namespaces=options.namespaces,
+            gateway=options.service,
             failed=metrics.discovery_failed,
+            died=ending.died,
             draw=random.SystemRandom().random,
         )
         discovery.start()
@@ -114,7 +125,8 @@ async def _discovering(
             fleet.reported(replica.id, report_of(said, num_own=fleet.num_own_on(replica.id)))
 
     poller = LoadPoller(session, targets=targets, heard=heard, interval_seconds=options.load_interval_seconds)
-    polling = asyncio.create_task(poller.run())
+    polling = asyncio.create_task(poller.run(), name="load poller")
+    ending.watch(polling)
     try:
         yield discovery
     finally:
@@ -137,7 +149,9 @@ def report_of(said: EngineLoad, *, num_own: int) -> Report:
 
 
 @contextlib.asynccontextmanager
-async def _served(app: web.Application, listening: socket.socket) -> AsyncIterator[web.SockSite]:
+async def _served(
+    app: web.Application, listening: socket.socket, *, idle_seconds: float
+) -> AsyncIterator[web.SockSite]:
     """Serve ``app`` until the end of the block; `SockSite.stop` closes the port before that."""
     runner = web.AppRunner(
         app,
@@ -145,6 +159,7 @@ async def _served(app: web.Application, listening: socket.socket) -> AsyncIterat
         handler_cancellation=True,  # a client that leaves ends its request
         auto_decompress=False,  # what is sent on is what came in
         shutdown_timeout=_LAST_BYTES_SECONDS,
+        keepalive_timeout=idle_seconds,  # bytes of a head that is not whole do not extend it
     )
     await runner.setup()
     site = web.SockSite(runner, listening)
@@ -167,17 +182,3 @@ async def _drain(traffic: Traffic, proxy: Proxy, seconds: float) -> None:
             async with asyncio.timeout(_LAST_BYTES_SECONDS):
                 await traffic.drained()
     _log.info("drained")
-
-
-def _stop_signal() -> asyncio.Event:
-    """Return what the first SIGTERM or SIGINT sets; the second ends the process."""
-    stop = asyncio.Event()
-
-    def take(number: int) -> None:
-        if stop.is_set():
-            os._exit(EXIT_SIGNAL + number)
-        stop.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, take, number)
-    return stop

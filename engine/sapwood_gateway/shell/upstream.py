@@ -15,6 +15,9 @@ from sapwood_gateway.core.routes import Replica
 from sapwood_gateway.shell import headers
 from sapwood_gateway.shell.call import Call
 
+_REFUSAL_BYTES = 2**16
+"""How much of a refusal is read; it is held whole, for it may be the last word."""
+
 
 @dataclass(frozen=True, slots=True)
 class Answering:
@@ -41,6 +44,10 @@ class Failed:
     reason: FailureReason
 
 
+class TooLong(Exception):
+    """An answer has more bytes than it may."""
+
+
 class UpstreamEnded(Exception):
     """An answer broke off after it had begun."""
 
@@ -61,12 +68,20 @@ def new_session(connect_timeout_seconds: float) -> aiohttp.ClientSession:
 
 
 async def send(
-    session: aiohttp.ClientSession, call: Call, replica: Replica, *, first_byte_seconds: float | None
+    session: aiohttp.ClientSession,
+    call: Call,
+    replica: Replica,
+    *,
+    first_byte_seconds: float | None,
+    refusal_seconds: float,
 ) -> Answering | Refused | Failed:
-    """Send ``call`` to ``replica`` and wait for the answer to begin, for ever where ``first_byte_seconds`` is None."""
+    """Send ``call`` to ``replica`` and wait for the answer to begin, for ever where ``first_byte_seconds`` is None.
+
+    A refusal that takes longer than ``refusal_seconds`` from its head to its end, or is too long, is no answer.
+    """
     try:
         async with asyncio.timeout(first_byte_seconds):
-            return await _send(session, call, replica)
+            return await _send(session, call, replica, refusal_seconds)
     except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError):
         return Failed("connect")
     except TimeoutError:
@@ -75,7 +90,9 @@ async def send(
         return Failed("broken")
 
 
-async def _send(session: aiohttp.ClientSession, call: Call, replica: Replica) -> Answering | Refused:
+async def _send(
+    session: aiohttp.ClientSession, call: Call, replica: Replica, refusal_seconds: float
+) -> Answering | Refused | Failed:
     response = await session.request(
         call.request.method,
         URL(replica.url + call.request.path_qs, encoded=True),
@@ -84,12 +101,34 @@ async def _send(session: aiohttp.ClientSession, call: Call, replica: Replica) ->
         allow_redirects=False,
     )
     try:
+        if not headers.can_be_passed_on(response.status, response.reason, response.headers):
+            response.close()
+            return Failed("broken")
         if is_retried(response.status):
-            return Refused(response.status, response.headers, await response.read())
+            return await _refusal(response, refusal_seconds)
         return Answering(response, await response.content.readany())
     except BaseException:
         response.close()
         raise
+
+
+async def _refusal(response: aiohttp.ClientResponse, seconds: float) -> Refused | Failed:
+    try:
+        async with asyncio.timeout(seconds):
+            return Refused(response.status, response.headers, await read_at_most(response, _REFUSAL_BYTES))
+    except (TimeoutError, TooLong):
+        response.close()
+        return Failed("broken")
+
+
+async def read_at_most(response: aiohttp.ClientResponse, num_bytes: int) -> bytes:
+    """Return the whole body; raises `TooLong` where it has more than ``num_bytes``, and what aiohttp does."""
+    body = bytearray()
+    while piece := await response.content.readany():
+        body += piece
+        if len(body) > num_bytes:
+            raise TooLong
+    return bytes(body)
 
 
 async def next_piece(response: aiohttp.ClientResponse) -> bytes:

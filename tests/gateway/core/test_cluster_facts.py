@@ -131,6 +131,13 @@ def test_a_config_map_that_cannot_be_read_is_passed_over_and_said() -> None:
     ]
 
 
+@pytest.mark.parametrize("data", [{"service.json": "[" * 100_000}, {"service.json": {}}, "text", ["list"]])
+def test_no_config_map_keeps_the_others_from_being_read(data: object) -> None:
+    facts = routes_of([{"metadata": {"namespace": "team", "name": "a"}, "data": data}, config_map()], [])
+    assert set(facts.routes.services) == {CHAT}
+    assert [problem.split(" is passed over")[0] for problem in facts.problems] == ["ConfigMap team/a"]
+
+
 def test_a_config_map_may_speak_of_its_own_namespace_only() -> None:
     facts = routes_of([config_map(namespace="intruder")], [])
     assert facts.routes.services == {}

@@ -81,7 +81,7 @@ async def test_everything_else_of_an_engine_is_out_of_reach(method: str, path: s
 
 
 async def test_the_public_port_has_these_routes_and_no_other(running: Gateway) -> None:
-    app = build_app(running.fleet, running.proxy, traffic=Traffic(), max_body_bytes=1)
+    app = build_app(running.fleet, running.proxy, traffic=Traffic())
     found = {(route.method, route.resource.canonical) for route in app.router.routes() if route.resource is not None}
     assert found == {
         ("POST", "/v1/chat/completions"),
@@ -98,6 +98,13 @@ async def test_the_public_port_has_these_routes_and_no_other(running: Gateway) -
 async def test_an_answer_to_a_wrong_method_says_which_are_right(running: Gateway) -> None:
     async with running.client.get("/tokenize") as response:
         assert response.headers["Allow"] == "POST"
+
+
+async def test_what_the_server_refuses_before_us_is_answered_too(running: Gateway) -> None:
+    for path in ("/v1/completions", "/v1/nothing"):
+        async with running.client.post(path, headers={"Expect": "nonsense"}) as response:
+            assert response.status == 417
+            assert response.headers["X-Request-Id"]
 
 
 async def test_a_fault_of_the_gateways_own_is_an_error_object_and_tells_nothing(

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 from kubernetes import client
-from support_cluster_api import FakeClusterApi, Json, cluster_api
+from support_cluster_api import DEEP, FakeClusterApi, Json, cluster_api
 
 from sapwood_contract.routing import ServiceRoute, to_json
 from sapwood_gateway.core.circuit import CircuitSettings
@@ -77,6 +77,7 @@ async def discovering(
             ClusterApi(api_client),
             namespaces=namespaces,
             failed=lambda: failures.append(None),
+            died=lambda name, error: pytest.fail(f"{name}: {error!r}"),
             draw=lambda: 0.01,
         )
         discovery.start()
@@ -159,3 +160,31 @@ async def test_objects_without_the_labels_are_not_asked_for(api: FakeClusterApi)
     async with discovering(api) as (fleet, _, _failures):
         await fleet.until(lambda routes: bool(routes.services))
         assert set(fleet.routes.services) == {CHAT}
+
+
+@pytest.mark.parametrize("is_there_first", [True, False], ids=["listed", "watched"])
+async def test_an_object_of_thousands_of_levels_does_not_keep_the_others_from_changing(
+    api: FakeClusterApi, is_there_first: bool
+) -> None:
+    deep = config_map("intruder")
+    deep["metadata"]["managedFields"] = [{"fieldsV1": DEEP}]
+    if is_there_first:
+        await api.put("configmaps", deep)
+    async with discovering(api) as (fleet, _, failures):
+        await fleet.until(lambda routes: names(routes) == ["p1"])
+        await api.put("configmaps", deep)
+        await api.put("endpointslices", endpoint_slice("p1", "p2"))
+        await fleet.until(lambda routes: names(routes) == ["p1", "p2"])
+        await api.put("configmaps", config_map(model="n"))
+        await fleet.until(lambda routes: routes.services[CHAT].models == ("n",))
+    assert failures == []
+
+
+async def test_one_config_map_that_cannot_be_read_does_not_keep_the_others_from_changing(api: FakeClusterApi) -> None:
+    async with discovering(api) as (fleet, _, _):
+        await fleet.until(lambda routes: names(routes) == ["p1"])
+        deep = config_map("intruder")
+        deep["data"]["service.json"] = "[" * 100_000
+        await api.put("configmaps", deep)
+        await api.put("endpointslices", endpoint_slice("p1", "p2"))
+        await fleet.until(lambda routes: names(routes) == ["p1", "p2"])

@@ -8,6 +8,7 @@ import json
 
 import pytest
 from aiohttp import web
+from aiohttp.typedefs import Handler
 from support_gateway import nobody, serving
 
 from sapwood_contract.http import EngineLoad, LoadSnapshot
@@ -30,9 +31,17 @@ def admin(body: bytes) -> web.Application:
     async def load(_: web.Request) -> web.Response:
         return web.Response(body=body)
 
+    return admin_app(load)
+
+
+def admin_app(load: Handler) -> web.Application:
     app = web.Application()
     app.router.add_get("/admin/load", load)
     return app
+
+
+def as_json(load: EngineLoad, **more: object) -> bytes:
+    return json.dumps({**dataclasses.asdict(load), **more}).encode()
 
 
 async def polled(*replicas: Replica) -> dict[str, Heard]:
@@ -48,10 +57,6 @@ async def polled(*replicas: Replica) -> dict[str, Heard]:
     return heard
 
 
-def as_json(load: EngineLoad, **more: object) -> bytes:
-    return json.dumps({**dataclasses.asdict(load), **more}).encode()
-
-
 async def test_what_an_engine_says_is_heard() -> None:
     async with serving(admin(as_json(READY))) as url:
         assert await polled(replica(url)) == {"a": READY}
@@ -62,10 +67,45 @@ async def test_a_newer_engine_may_say_more() -> None:
         assert await polled(replica(url)) == {"a": READY}
 
 
-@pytest.mark.parametrize("body", [b"", b"<html>", b'{"model":"m"}', b'{"model":"m","state":"asleep","load":{}}'])
-async def test_what_no_engine_would_say_changes_nothing(body: bytes) -> None:
-    async with serving(admin(body)) as url:
+@pytest.mark.parametrize(
+    "body",
+    [
+        *(b"", b"<html>", b'{"model":"m"}', b'{"model":"m","state":"asleep","load":{}}', b'{"model":"\xff"}'),
+        b'{"x":' + b"[" * 100_000,
+        as_json(READY) + b" " * 2**20,
+    ],
+    ids=["empty", "html", "cut", "state", "bytes", "deep", "large"],
+)
+async def test_what_no_engine_would_say_changes_nothing_for_it_and_the_others(body: bytes) -> None:
+    async with serving(admin(body)) as url, serving(admin(as_json(READY))) as other:
+        assert await polled(replica(url), replica(other, "b")) == {"a": Silent(), "b": READY}
+
+
+async def test_an_answer_without_an_end_is_not_read_to_its_end() -> None:
+    ended = asyncio.Event()
+
+    async def load(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        try:
+            while True:
+                await response.write(b" " * 2**16)
+        finally:
+            ended.set()
+
+    async with serving(admin_app(load)) as url:
         assert await polled(replica(url)) == {"a": Silent()}
+        await ended.wait()
+
+
+async def test_an_engine_cannot_send_the_gateway_elsewhere() -> None:
+    async with serving(admin(as_json(READY))) as elsewhere:
+
+        async def load(_: web.Request) -> web.Response:
+            raise web.HTTPTemporaryRedirect(elsewhere + "/admin/load")
+
+        async with serving(admin_app(load)) as url:
+            assert await polled(replica(url)) == {"a": Silent()}
 
 
 async def test_one_that_is_away_does_not_keep_the_others_from_being_heard() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from yarl import URL
 
+from sapwood_gateway.core.routes import ServiceKey
 from sapwood_gateway.shell.options import EngineAddress, parse
 
 
@@ -18,6 +19,10 @@ def test_without_options_it_looks_in_the_whole_cluster_and_listens_on_this_machi
     )
     assert (options.engines, options.namespaces) == ((), ())
     assert options.first_byte_timeout_seconds is None
+
+
+def test_the_service_that_leads_here_is_named_with_its_namespace() -> None:
+    assert parse(["--service=gateway.sapwood"]).service == ServiceKey("sapwood", "gateway")
 
 
 def test_engines_and_their_admin_addresses_may_be_listed() -> None:
@@ -49,6 +54,13 @@ def test_the_admin_port_is_the_next_one_or_a_free_one_too() -> None:
         ["--engine=https://a.example"],
         ["--engine=http://a.example/v1"],
         ["--engine=http://a.example", "--namespace=team"],
+        ["--engine=http://a.example", "--service=gateway.sapwood"],
+        ["--service=gateway"],
+        ["--service=gateway.sapwood.svc"],
+        ["--service=.sapwood"],
+        ["--max-body-bytes=2000", "--max-held-bytes=1999"],
+        ["--body-timeout-seconds=0"],
+        ["--idle-timeout-seconds=inf"],
         ["--max-attempts=0"],
         ["--drain-seconds=-1"],
         ["--drain-seconds=nan"],

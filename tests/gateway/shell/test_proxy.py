@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 
 import aiohttp
 import pytest
+from aiohttp import web
 from support_gateway import (
     MODEL,
     Answer,
@@ -25,6 +26,7 @@ from support_gateway import (
     status,
     upstream,
 )
+from yarl import URL
 
 from sapwood_gateway.core.balance import Report
 
@@ -220,6 +222,66 @@ async def test_where_all_are_busy_the_client_gets_the_last_ones_answer() -> None
         assert (len(a.bodies), len(b.bodies)) == (1, 1)
 
 
+async def endless(request: web.Request) -> web.StreamResponse:
+    """Refuse, and never come to the end of saying so."""
+    response = web.StreamResponse(status=503)
+    await response.prepare(request)
+    while True:
+        await response.write(b" " * 2**16)
+
+
+async def test_a_refusal_without_an_end_is_not_read_to_its_end_and_another_replica_answers() -> None:
+    async with behind(endless, echo) as (running, [refusing, _]):
+        async with running.client.post(PATH, json=BODY) as response:
+            assert await response.json() == BODY
+        await refusing.idle.wait()
+        assert running.series("sapwood_gateway_attempt_failures_total")['{reason="broken"}'] == 1
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        *(b"200 OK\r\nX-A: a\x01b", b"200 OK\r\nX-A: \x7f", b"200 O\x02K"),
+        *(b"101 Switching Protocols\r\nUpgrade: x\r\nConnection: Upgrade", b"099 Low", b"999 High"),
+    ],
+)
+async def test_what_no_client_can_be_told_is_no_answer_and_another_replica_gives_one(head: bytes) -> None:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        assert isinstance(request.transport, asyncio.Transport)
+        request.transport.write(b"HTTP/1.1 " + head + b"\r\nContent-Length: 0\r\n\r\n")
+        request.transport.close()
+        return web.Response()
+
+    async with behind(answer, echo) as (running, _):
+        async with running.client.post(PATH, json=BODY) as response:
+            assert (response.status, await response.json()) == (200, BODY)
+        assert running.series("sapwood_gateway_attempt_failures_total")['{reason="broken"}'] == 1
+
+
+async def test_a_refusal_that_does_not_end_in_time_is_none(steps: Steps) -> None:
+    async def refuse(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(status=429)
+        await response.prepare(request)
+        await steps.items.get()
+        return response
+
+    async with behind(refuse, echo, refusal_timeout_seconds=0.05) as (running, _):
+        async with running.client.post(PATH, json=BODY) as response:
+            assert await response.json() == BODY
+        assert running.series("sapwood_gateway_attempt_failures_total")['{reason="broken"}'] == 1
+
+
+async def test_an_engine_cannot_send_the_gateway_elsewhere() -> None:
+    async with upstream(echo) as elsewhere:
+        redirect = status(307, Location=elsewhere.url)
+        async with (
+            behind(redirect) as (running, _),
+            running.client.post(PATH, json=BODY, allow_redirects=False) as response,
+        ):
+            assert (response.status, response.headers["Location"]) == (307, elsewhere.url)
+        assert elsewhere.bodies == []
+
+
 async def test_attempts_are_bounded() -> None:
     async with behind(status(503), status(503), status(503), max_attempts=2) as (running, engines):
         async with running.client.post(PATH, json=BODY) as response:
@@ -336,6 +398,59 @@ async def test_a_compressed_body_is_refused() -> None:
         async with running.client.post(PATH, data=b"\x1f\x8b", headers={"Content-Encoding": "gzip"}) as response:
             assert (await error_of(response, 415))["code"] == "unsupported_encoding"
         assert engine.bodies == []
+
+
+async def test_a_body_that_does_not_come_in_time_is_refused() -> None:
+    pieces: asyncio.Queue[bytes] = asyncio.Queue()
+
+    async def begun() -> AsyncIterator[bytes]:
+        yield b'{"model":'
+        yield await pieces.get()
+
+    async with behind(echo, body_timeout_seconds=0.05) as (running, [engine]):
+        async with running.client.post(PATH, data=begun()) as response:
+            assert (await error_of(response, 408))["code"] == "body_timeout"
+        assert engine.bodies == []
+        assert running.series("sapwood_gateway_requests_total") == {'{code="408",model=""}': 1}
+
+
+async def test_a_body_that_is_announced_too_large_is_refused_before_it_comes() -> None:
+    async with behind(echo, max_body_bytes=100) as (running, _):
+        reader, writer = await asyncio.open_connection("127.0.0.1", URL(running.url).port)
+        writer.write(f"POST {PATH} HTTP/1.1\r\nHost: x\r\nContent-Length: 101\r\n\r\n".encode())
+        assert (await reader.readline()).startswith(b"HTTP/1.1 413 ")
+        writer.close()
+
+
+async def test_bodies_that_have_no_room_beside_those_of_requests_under_way_are_refused(
+    engine: Upstream, steps: Steps
+) -> None:
+    body = json.dumps({"model": MODEL, "x": "y" * 600}).encode()
+    async with gateway(routes(engine.replica()), max_body_bytes=1000, max_held_bytes=1000) as running:
+        steps.items.put_nowait(b"data: 1\n\n")
+        async with running.client.post(PATH, data=body) as stream:
+            await stream.content.readany()
+            async with running.client.post(PATH, data=body) as response:
+                assert (await error_of(response, 503))["code"] == "gateway_full"
+                assert response.headers["Retry-After"] == "1"
+            async with running.client.post(PATH, data=b"[]") as response:
+                assert response.status == 400
+            steps.items.put_nowait(None)
+            await stream.read()
+        await running.traffic.drained()
+        steps.items.put_nowait(None)
+        async with running.client.post(PATH, data=body) as response:
+            assert response.status == 200
+
+
+@pytest.mark.parametrize("sent", [b"[]", b'{"model":"other"}', b"x" * 2000], ids=["invalid", "unknown", "large"])
+async def test_a_refused_body_leaves_its_room_to_others(sent: bytes) -> None:
+    async with behind(echo, max_body_bytes=1000, max_held_bytes=1000) as (running, _):
+        for _ in range(1000 // len(sent) + 1):
+            async with running.client.post(PATH, data=io.BytesIO(sent)) as response:
+                assert 400 <= response.status < 500
+        async with running.client.post(PATH, json={"model": MODEL, "x": "y" * 900}) as response:
+            assert response.status == 200
 
 
 async def test_names_that_clients_make_up_make_no_series() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 from sapwood_contract.routing import COMPONENT_LABEL, ROUTING_LABEL
 from sapwood_gateway.core.cluster_facts import routes_of
 from sapwood_gateway.core.fleet import Fleet
+from sapwood_gateway.core.routes import ServiceKey
 from sapwood_gateway.shell.discovery.cluster_api import Source
 from sapwood_gateway.shell.discovery.reflector import Api, Changed, Deleted, Listed, News, Reflector
 
@@ -30,13 +31,21 @@ class ClusterDiscovery:
         api: Api,
         *,
         namespaces: Sequence[str],
+        gateway: ServiceKey | None = None,
         failed: Callable[[], None],
+        died: Callable[[str, Exception], None],
         draw: Callable[[], float],
     ) -> None:
-        """``namespaces``: where to look; none means everywhere. ``failed``: called from any thread."""
+        """``namespaces``: where to look; none means everywhere. ``gateway``: as of `cluster_facts.routes_of`.
+
+        ``failed``: called from any thread when the cluster cannot be asked; ``died``: called in the loop, with the name
+        of what ended and why, when nothing follows a source any more.
+        """
         self._fleet = fleet
         self._api = api
+        self._gateway = gateway
         self._failed = failed
+        self._died = died
         self._draw = draw
         self._config_maps = {source: _Copy() for source in _sources(*_CONFIG_MAPS, namespaces)}
         self._slices = {source: _Copy() for source in _sources(*_SLICES, namespaces)}
@@ -59,7 +68,8 @@ class ClusterDiscovery:
                 stop=self._stop,
                 draw=self._draw,
             )
-            thread = Thread(target=reflector.run, name=f"reflector {source.path}", daemon=True)
+            name = f"reflector {source.path}"
+            thread = Thread(target=self._run, args=(reflector, name, loop), name=name, daemon=True)
             self._threads.append(thread)
             thread.start()
 
@@ -72,6 +82,13 @@ class ClusterDiscovery:
         """Wait until no thread is left."""
         for thread in self._threads:
             thread.join()
+
+    def _run(self, reflector: Reflector, name: str, loop: asyncio.AbstractEventLoop) -> None:
+        try:
+            reflector.run()
+        except Exception as error:
+            if not self._stop.is_set():
+                _post(loop, self._died, name, error)
 
     def _copies(self) -> Mapping[Source, _Copy]:
         return {**self._config_maps, **self._slices}
@@ -88,6 +105,7 @@ class ClusterDiscovery:
         facts = routes_of(
             [item for copy in self._config_maps.values() for item in copy.items()],
             [item for copy in self._slices.values() for item in copy.items()],
+            gateway=self._gateway,
         )
         for problem in set(facts.problems) - self._problems:
             _log.warning(problem)
@@ -127,7 +145,7 @@ def _sources(api: str, kind: str, selector: str, namespaces: Sequence[str]) -> l
     return [Source(f"{api}/namespaces/{namespace}/{kind}", selector) for namespace in namespaces]
 
 
-def _post(loop: asyncio.AbstractEventLoop, take: Callable[[Source, News], None], source: Source, news: News) -> None:
+def _post(loop: asyncio.AbstractEventLoop, take: Callable[..., None], *news: object) -> None:
     """Hand ``news`` to the loop; one that has ended meanwhile needs none."""
     if not loop.is_closed():
-        loop.call_soon_threadsafe(take, source, news)
+        loop.call_soon_threadsafe(take, *news)

@@ -6,13 +6,14 @@ The official client brings what is tedious about it: in-cluster and kubeconfig c
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import urllib3
 from kubernetes import client, config
+
+from sapwood_contract.shallow import read_json
 
 _CONNECT_SECONDS = 5.0
 _LIST_SECONDS = 30.0
@@ -71,7 +72,7 @@ class ClusterApi:
         """Return every object of ``source``; raises `ApiFailure`."""
         response = self._get(source, {}, read_seconds=_LIST_SECONDS)
         try:
-            document = json.loads(response.data)
+            document = read_json(response.data)
             return Listing(document["items"], document["metadata"]["resourceVersion"])
         except (ValueError, KeyError, urllib3.exceptions.HTTPError) as error:
             raise ApiFailure(f"{source.path}: {error!r}") from error
@@ -95,7 +96,7 @@ class ClusterApi:
             if self._is_closed:
                 return
             for line in _lines(response):
-                event = json.loads(line)
+                event = read_json(line)
                 if event["type"] == "ERROR":
                     _raise(source, event["object"].get("code"), str(event["object"].get("reason")))
                 yield event
