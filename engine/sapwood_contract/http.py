@@ -11,6 +11,7 @@ HEALTH = "/health"
 METRICS = "/metrics"
 ADMIN_LOAD = "/admin/load"
 ADMIN_CACHE = "/admin/cache"
+ADMIN_BLOCKS = "/admin/blocks"
 ADMIN_FLUSH = "/admin/flush"
 ADMIN_DRAIN = "/admin/drain"
 ADMIN_ABORT = "/admin/abort"
@@ -50,9 +51,28 @@ class LoadSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class KvEvents:
+    """Where an engine publishes which blocks its prefix cache holds, and what one needs to know to name them."""
+
+    epoch: str
+    """Drawn at every start: numbers and blocks of another epoch mean nothing in this one."""
+    topic: str
+    port: int
+    """ZeroMQ PUB, at the address of the admin API."""
+    replay_port: int
+    """ZeroMQ ROUTER: what was missed."""
+    page_size: int
+    """Tokens of a block."""
+
+
+@dataclass(frozen=True, slots=True)
 class EngineLoad:
     """What ``/admin/load`` and ``/admin/drain`` answer."""
 
     model: str
     state: EngineState
     load: LoadSnapshot
+    model_revision: str = ""
+    """Part of every namespace's identity (`sapwood_contract.keys`); empty while the checkpoint is not found yet."""
+    kv_events: KvEvents | None = None
+    """None where the engine publishes none, or does not yet."""

@@ -73,6 +73,12 @@ class LaunchOptions:
     prefix_cache: Switch = _option("on", "reuse computed prefixes between requests")
     partial_pages: Switch = _option("on", "reuse a prefix that ends inside a page, by copying its slots")
     eviction_policy: EvictionPolicyName = _option("lru", "which cached pages go first when memory is short")
+    kv_events_port: int | None = _option(
+        None,
+        "publish which blocks are cached on this port of the admin address (ZeroMQ, vLLM's format), and answer for"
+        " missed events on the next; 0 takes free ones; default: publish nothing",
+    )
+    kv_events_token_ids: Switch = _option("off", "on: events carry the token ids of blocks, which are prompts' content")
     scheduler_policy: SchedulerPolicy = _option("sapwood", "which waiting request is admitted first")
     overlap: Switch = _option("on", "plan the next step while the current one computes")
     max_running: int = _option(64, "most requests computed at once")

@@ -199,7 +199,7 @@ def worker(argv: Sequence[str]) -> int:
         )
         seconds = {_PHASES[phase]: took for phase, took in started.seconds.items()}
         seconds |= {"resolve": marks[1] - marks[0], "load": marks[2] - marks[1] + seconds["load"]}
-        return BuiltExecutor(started.executor, started.facts, seconds)
+        return BuiltExecutor(started.executor, started.facts, seconds, checkpoint.name)
 
     return run_worker(config, WorkerChannel(Addresses(Path(directory))), build)
 

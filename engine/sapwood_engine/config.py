@@ -58,6 +58,9 @@ class CacheSettings:
     prefix_cache: bool
     partial_pages: bool
     eviction_policy: EvictionPolicyName
+    events_port: int | None
+    """On which what is kept is published, on the admin address; None: on none."""
+    events_token_ids: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +118,9 @@ _MOST_PORT = 65_535
 _RANGES: dict[str, _Range] = {
     "port": _Range(0, _MOST_PORT, "take a port from 1 to 65535, or 0 for a free one"),
     "admin_port": _Range(0, _MOST_PORT, "take a port from 1 to 65535, or 0 for a free one"),
+    "kv_events_port": _Range(
+        0, _MOST_PORT - 1, "take a port from 1 to 65534 (the next is used too), or 0 for free ones"
+    ),
     "threads": _Range(1, 4096, "give at least 1 thread"),
     "context_length": _Range(2, math.inf, "give at least 2 tokens, one of prompt and one of answer"),
     "page_size": _Range(1, 4096, "take 1 to 4096 tokens a page; 16 suits most models"),
@@ -159,6 +165,8 @@ def engine_config(options: LaunchOptions) -> EngineConfig:
             prefix_cache=options.prefix_cache == "on",
             partial_pages=options.partial_pages == "on",
             eviction_policy=options.eviction_policy,
+            events_port=options.kv_events_port,
+            events_token_ids=options.kv_events_token_ids == "on",
         ),
         scheduler=SchedulerSettings(
             policy=options.scheduler_policy,

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from array import array
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from support_prefix_cache import SPACE, Marks, NaiveCache, StoredPage
 
+from sapwood_contract import keys as block_keys
+from sapwood_engine.core.block_log import BlockEvent, BlocksCleared, BlocksRemoved, BlocksStored
 from sapwood_engine.core.eviction import PolicyName
 from sapwood_engine.core.keys import TOKENS_ONLY, KeyFormat, TokenKey
 from sapwood_engine.core.prefix_cache import Match, PageCounts, PrefixCache, Receipt, Shortfall
@@ -50,6 +54,26 @@ class Running:
     path: list[StoredPage]
 
 
+class BlockIndex:
+    """What one has who only hears of blocks, and trusts nothing of it."""
+
+    def __init__(self) -> None:
+        self.blocks: set[bytes] = set()
+
+    def apply(self, events: Iterable[BlockEvent]) -> None:
+        for event in events:
+            match event:
+                case BlocksStored(parent=parent, hashes=hashes):
+                    assert parent is None or parent in self.blocks
+                    assert not self.blocks & set(hashes)
+                    self.blocks |= set(hashes)
+                case BlocksRemoved(hashes):
+                    assert set(hashes) <= self.blocks
+                    self.blocks -= set(hashes)
+                case BlocksCleared():
+                    self.blocks.clear()
+
+
 class Comparison:
     """Both caches and the requests that run on them; KV is written down slot by slot and must always be
     right.
@@ -67,7 +91,9 @@ class Comparison:
             partial_pages=partial_pages,
             key_unit=keys.unit,
             content=keys.content,
+            log_blocks=keys == TOKENS_ONLY,
         )
+        self.heard = BlockIndex()
         self.naive = NaiveCache(page_size, policy, partial_pages and page_size > 1)
         self.running: list[Running] = []
         self.owned: set[int] = set()
@@ -295,6 +321,14 @@ class Comparison:
         assert sum(event.num_tokens for event in self.cache.take_evicted()) == self.evicted_tokens
         self.evicted_tokens = 0
 
+        if self.keys == TOKENS_ONLY:
+            expected_blocks = {hash_of(page, self.page_size) for page in stored if is_block(page, self.page_size)}
+            self.heard.apply(self.cache.take_block_events())
+            assert self.heard.blocks == expected_blocks
+            anew = BlockIndex()
+            anew.apply(self.cache.block_snapshot())
+            assert anew.blocks == expected_blocks
+
     def end(self) -> None:
         while self.running:
             self.abort(0)
@@ -311,3 +345,16 @@ def stored_pages(cache: PrefixCache) -> list[int]:
 
 def slots(namespace: Namespace, prompt: Prompt, start: int, end: int) -> list[Slot]:
     return [(namespace, prompt.marks[: position + 1]) for position in range(start, end)]
+
+
+def is_block(page: StoredPage, page_size: int) -> bool:
+    """Whether a match can find it, and all of it."""
+    return not page.flushed and len(page.tokens) % page_size == 0
+
+
+def hash_of(page: StoredPage, page_size: int) -> bytes:
+    """The hash of the block that ``page`` is, reckoned from its whole prefix."""
+    space = page.namespace
+    root = block_keys.namespace_root(space.model_revision, space.adapter_id, space.extra_key, space.tenant_salt)
+    tokens = array("i", chain.from_iterable(page.tokens)).tobytes()
+    return block_keys.chain(root, tokens, page_size * 4)[-1]

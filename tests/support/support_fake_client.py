@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from sapwood_contract.http import EngineState, LoadSnapshot
+from sapwood_contract.http import EngineState, KvEvents, LoadSnapshot
 from sapwood_engine.checkpoint.sampling_defaults import OPENAI_DEFAULTS, SamplingDefaults
 from sapwood_engine.core.ports import Capacity
 from sapwood_engine.service.generation import Generation, TextDelta, TokenInfo
@@ -116,6 +116,8 @@ class FakeClient:
         )
     )
     load: LoadSnapshot = field(default_factory=LoadSnapshot)
+    model_revision: str = "revision"
+    kv_events: KvEvents | None = None
     tokenizer: ByteTokenizer = field(default_factory=ByteTokenizer)
     sampling_defaults: SamplingDefaults = OPENAI_DEFAULTS
     asked: list[Generation] = field(default_factory=list)
@@ -171,8 +173,10 @@ class FakeClient:
             prompt_logprobs=prompt_logprobs,
         )
 
-    async def admin(self, action: Literal["cache", "flush", "check"], **arguments: Any) -> dict[str, Any]:
+    async def admin(self, action: Literal["cache", "blocks", "flush", "check"], **arguments: Any) -> dict[str, Any]:
         self.admin_calls.append((action, arguments))
+        if action == "blocks":
+            return {"batch": b"\x90"}
         return {"action": action, **arguments}
 
     async def abort(self, request_id: str) -> int:

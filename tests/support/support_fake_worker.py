@@ -46,7 +46,7 @@ def main(argv: Sequence[str]) -> int:
         if options.model == ENDLESS_MODEL:
             Event().wait()
         executor = HungExecutor if options.model == HUNG_MODEL else FakeExecutor
-        return BuiltExecutor(executor(small_capacity()), {"backend": "fake"}, {"load": 0.0})
+        return BuiltExecutor(executor(small_capacity()), {"backend": "fake"}, {"load": 0.0}, "tiny")
 
     return run_worker(engine_config(options), WorkerChannel(Addresses(Path(directory))), build)
 

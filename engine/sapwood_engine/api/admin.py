@@ -15,6 +15,7 @@ from pydantic import Field
 
 from sapwood_contract.http import (
     ADMIN_ABORT,
+    ADMIN_BLOCKS,
     ADMIN_CACHE,
     ADMIN_DRAIN,
     ADMIN_FLUSH,
@@ -23,15 +24,17 @@ from sapwood_contract.http import (
     EngineLoad,
 )
 from sapwood_engine.api import health
-from sapwood_engine.api.documented import answered_with
+from sapwood_engine.api.documented import answered_with, answered_with_bytes
 from sapwood_engine.api.edge import Edge
 from sapwood_engine.api.engine_port import Engine
 from sapwood_engine.api.errors import install_error_handlers, json_response
 from sapwood_engine.api.fields import Fields, Key, Salt
 from sapwood_engine.api.generation import ready_capacity
 from sapwood_engine.api.strict_body import StrictRoute
+from sapwood_engine.errors import RequestError
 
 _MAX_ADMIN_BODY_BYTES = 2**20
+_MSGPACK = "application/vnd.msgpack"
 
 router = APIRouter(route_class=StrictRoute)
 
@@ -60,6 +63,16 @@ class AbortRequest(Fields):
     request_id: str = Field(min_length=1, description="The x-request-id of the call to end.")
 
 
+class NothingPublished(RequestError):
+    """The engine keeps no log of blocks."""
+
+    status = 404
+    code = "not_published"
+
+    def __init__(self) -> None:
+        super().__init__("This engine publishes no cache events: start it with --kv-events-port.")
+
+
 @dataclass(frozen=True, slots=True)
 class Aborted:
     num_aborted: int
@@ -70,7 +83,7 @@ class Aborted:
 async def show_load(request: Request) -> Response:
     """Return the state and the latest load snapshot."""
     engine: Engine = request.app.state.engine
-    return json_response(EngineLoad(engine.model_name, engine.state, engine.load))
+    return json_response(_load_of(engine))
 
 
 @router.get(ADMIN_CACHE, summary="The radix tree", responses=answered_with(dict[str, Any]))
@@ -79,6 +92,20 @@ async def show_cache(request: Request, max_nodes: Annotated[int, Query(ge=1, le=
     engine: Engine = request.app.state.engine
     ready_capacity(engine)
     return json_response(await engine.admin("cache", max_nodes=max_nodes))
+
+
+@router.get(ADMIN_BLOCKS, summary="All cached blocks", response_class=Response, responses=answered_with_bytes(_MSGPACK))
+async def show_blocks(request: Request) -> Response:
+    """Return all cached blocks in msgpack: a batch of events, with the sequence of the last published one behind it.
+
+    404 where the engine publishes no events.
+    """
+    engine: Engine = request.app.state.engine
+    ready_capacity(engine)
+    answer = await engine.admin("blocks")
+    if "batch" not in answer:
+        raise NothingPublished
+    return Response(answer["batch"], media_type=_MSGPACK)
 
 
 @router.post(ADMIN_FLUSH, summary="Empty the prefix cache", responses=answered_with(dict[str, Any]))
@@ -101,7 +128,7 @@ async def drain(request: Request, body: DrainRequest | None = None) -> Response:
     asked = body.deadline_seconds if body is not None else None
     # A caller that gives up waiting has still asked for the drain.
     await asyncio.shield(asyncio.ensure_future(engine.drain(asked)))
-    return json_response(EngineLoad(engine.model_name, engine.state, engine.load))
+    return json_response(_load_of(engine))
 
 
 @router.post(ADMIN_ABORT, summary="End one call", responses=answered_with(Aborted))
@@ -109,6 +136,10 @@ async def abort(body: AbortRequest, request: Request) -> Response:
     """End every running choice of the call with exactly this request id; an unknown id is no fault."""
     engine: Engine = request.app.state.engine
     return json_response(Aborted(await engine.abort(body.request_id)))
+
+
+def _load_of(engine: Engine) -> EngineLoad:
+    return EngineLoad(engine.model_name, engine.state, engine.load, engine.model_revision, engine.kv_events)
 
 
 def build_admin_app(engine: Engine) -> FastAPI:

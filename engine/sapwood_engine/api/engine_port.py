@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Literal, Protocol
 
-from sapwood_contract.http import EngineState, LoadSnapshot
+from sapwood_contract.http import EngineState, KvEvents, LoadSnapshot
 from sapwood_engine.checkpoint.sampling_defaults import SamplingDefaults
 from sapwood_engine.core.ports import Capacity
 from sapwood_engine.service.generation import Generation, TextDelta
@@ -68,6 +68,16 @@ class Engine(Protocol):
     @property
     def load(self) -> LoadSnapshot: ...
 
+    @property
+    def model_revision(self) -> str:
+        """Empty until the checkpoint is found."""
+        ...
+
+    @property
+    def kv_events(self) -> KvEvents | None:
+        """Where cached blocks are published; None where or while they are not."""
+        ...
+
     def generate(self, generation: Generation) -> AsyncGenerator[TextDelta, None]:
         """Deltas of all choices, interleaved; closing it early aborts what still runs.
 
@@ -75,7 +85,7 @@ class Engine(Protocol):
         """
         ...
 
-    async def admin(self, action: Literal["cache", "flush", "check"], **arguments: Any) -> dict[str, Any]: ...
+    async def admin(self, action: Literal["cache", "blocks", "flush", "check"], **arguments: Any) -> dict[str, Any]: ...
 
     async def abort(self, request_id: str) -> int:
         """Return how many running choices were told to stop."""

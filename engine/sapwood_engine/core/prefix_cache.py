@@ -23,14 +23,15 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from sapwood_engine.core.block_log import BlockEvent, BlockLog, stored_blocks
 from sapwood_engine.core.cache_report import NamespaceUsage, deepest_path, describe_tree, find_faults, usage_of
 from sapwood_engine.core.eviction import PolicyName, eviction_order
-from sapwood_engine.core.keys import KeyFormat, KeyUnit, TokenKey, token_key
+from sapwood_engine.core.keys import TOKENS_ONLY, KeyFormat, KeyUnit, TokenKey, token_key
 from sapwood_engine.core.page_allocator import PageAllocator, Shortfall
 from sapwood_engine.core.quotas import Quotas
 from sapwood_engine.core.radix_node import Node, Root
 from sapwood_engine.core.radix_search import Found, PartialPage, find, next_page
-from sapwood_engine.core.radix_tree import RadixTree, Receipt
+from sapwood_engine.core.radix_tree import RadixTree, Receipt, iter_nodes
 from sapwood_engine.core.request import Namespace
 from sapwood_engine.core.step import Evicted, EvictionReason
 from sapwood_engine.core.tick_times import TickTimes
@@ -119,14 +120,21 @@ class PrefixCache:
         key_unit: KeyUnit = "tokens",
         content: bool = False,
         quota_tokens: int | None = None,
+        log_blocks: bool = False,
     ) -> None:
-        """``quota_tokens``: of every namespace that `set_quota` names no other for; None: as many as there are."""
+        """``quota_tokens``: of every namespace that `set_quota` names no other for; None: as many as there are.
+
+        ``log_blocks``: whether there will be anything in `take_block_events` and `block_snapshot`; keys of another
+        format than `keys.TOKENS_ONLY` have no blocks.
+        """
         self.num_pages = num_pages
         self.page_size = page_size
         self.policy = policy
         self.keys = KeyFormat(key_unit, content)
         self.enabled = enabled
         self._allocator = PageAllocator(num_pages)
+        assert not log_blocks or self.keys == TOKENS_ONLY, f"keys of {self.keys} have no blocks"
+        self._blocks = BlockLog(page_size * self.keys.unit_bytes) if log_blocks else None
         order = eviction_order(policy)
         self._tree = RadixTree(
             page_size=page_size,
@@ -135,6 +143,7 @@ class PrefixCache:
             order=order,
             quotas=Quotas(order.rank, default_pages=self._quota_pages(quota_tokens)),
             partial_pages=partial_pages,
+            blocks=self._blocks,
         )
         self._evicted: list[Evicted] = []
         self._times = TickTimes()
@@ -295,7 +304,10 @@ class PrefixCache:
         Pages that running requests lock stay theirs, match nobody else any more, and go as they are unlocked.
         """
         roots = [root for root in self._tree.roots.values() if namespace in (None, root.namespace)]
-        return self._record(sum(self._tree.flush(root) for root in roots), "flush")
+        num_tokens = sum(self._tree.flush(root) for root in roots)
+        if namespace is None and self._blocks is not None:
+            self._blocks.clear()
+        return self._record(num_tokens, "flush")
 
     def take_evicted(self) -> list[Evicted]:
         """Return what was dropped since the last call, one entry an occasion."""
@@ -306,6 +318,16 @@ class PrefixCache:
         if num_tokens:
             self._evicted.append(Evicted(num_tokens, reason))
         return num_tokens
+
+    # --- blocks
+
+    def take_block_events(self) -> list[BlockEvent]:
+        """Return what entered and left since the last call, in order."""
+        return [] if self._blocks is None else self._blocks.take()
+
+    def block_snapshot(self) -> list[BlockEvent]:
+        """Return events that tell all blocks there are, to one who knows none. O(nodes)."""
+        return [event for root in self._tree.roots.values() for event in stored_blocks(iter_nodes(root))]
 
     # --- namespaces
 

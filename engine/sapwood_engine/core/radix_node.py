@@ -47,6 +47,7 @@ class Node:
         "entry",
         "expires",
         "floor",
+        "hashes",
         "hits",
         "index",
         "key",
@@ -73,6 +74,8 @@ class Node:
         self.pages = pages
         self.num_pages = len(pages)
         """So many of ``pages``, and their bytes of ``edge``, are in the tree."""
+        self.hashes: tuple[bytes, ...] = ()
+        """Of each of ``pages`` where a `core.block_log` is kept; none of a page filled in part."""
         self.start = start
         """Whole pages above this node, on the way from the root."""
         self.children = NO_CHILDREN
@@ -115,6 +118,7 @@ class Node:
         """Forget what was cut. Inner nodes always have."""
         if len(self.pages) != self.num_pages:
             self.pages = self.pages[: self.num_pages]
+            self.hashes = self.hashes[: self.num_pages]
             self.edge = self.edge[: self.num_bytes]
 
 

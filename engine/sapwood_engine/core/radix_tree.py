@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
+from sapwood_engine.core.block_log import BlockLog
 from sapwood_engine.core.eviction import EvictionOrder, Pins
 from sapwood_engine.core.keys import TokenKey
 from sapwood_engine.core.page_allocator import PageAllocator
@@ -72,8 +73,9 @@ class RadixTree:
         order: EvictionOrder,
         quotas: Quotas,
         partial_pages: bool,
+        blocks: BlockLog | None = None,
     ) -> None:
-        """``unit_bytes``: of a key, for each slot of a page."""
+        """``unit_bytes``: of a key, for each slot of a page; ``blocks`` is told what enters and leaves."""
         self.roots: dict[Namespace, Root] = {}
         self.flushed_roots: list[Root] = []
         """Roots out of reach that somebody still holds a receipt of."""
@@ -92,6 +94,7 @@ class RadixTree:
         self.partial_pages = partial_pages and page_size > 1
         self.tick = 0
         self._pins = Pins()
+        self._blocks = blocks
 
     # --- using
 
@@ -282,7 +285,10 @@ class RadixTree:
             dropped += victim.live_pages()
             self._detach(victim)
             return victim.num_bytes
-        gone = victim.cut(victim.num_pages - num_pages)
+        kept = victim.num_pages - num_pages
+        if self._blocks is not None:
+            self._blocks.leave(victim, kept=kept)
+        gone = victim.cut(kept)
         dropped += gone
         self.num_evictable -= len(gone)
         victim.root.num_kept_pages -= len(gone)
@@ -304,6 +310,9 @@ class RadixTree:
 
     def flush(self, root: Root) -> int:
         """Put ``root`` out of reach and give up all that is unlocked below it. Returns the tokens."""
+        if self._blocks is not None:
+            for node in iter_nodes(root):
+                self._blocks.leave(node)
         del self.roots[root.namespace]
         root.flushed = True
         self.flushed_roots.append(root)
@@ -346,6 +355,8 @@ class RadixTree:
         self.num_nodes += 1
         self.order.admit(node)
         self.quotas.note(node)
+        if self._blocks is not None:
+            self._blocks.enter(node)
         return node
 
     def _split(self, node: Node, num_bytes: int) -> Node:
@@ -370,6 +381,7 @@ class RadixTree:
         parent.children[upper.key] = upper
         node.edge = node.edge[num_bytes : node.num_bytes]
         node.pages = node.pages[num_pages : node.num_pages]
+        upper.hashes, node.hashes = node.hashes[:num_pages], node.hashes[num_pages : node.num_pages]
         node.num_pages -= num_pages
         node.key = node.edge[: self.page_bytes]
         node.start = upper.end
@@ -394,6 +406,8 @@ class RadixTree:
         assert parent is not None, "removing a root or a node that left the tree"
         assert not node.lock_ref, f"removing a node that has {node.lock_ref} locks"
         assert not node.children, f"removing a node that has {len(node.children)} children"
+        if self._blocks is not None:
+            self._blocks.leave(node)
         self.order.withdraw(node)
         del parent.children[node.key]
         node.parent = None

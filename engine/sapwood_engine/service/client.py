@@ -18,7 +18,7 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from sapwood_contract.http import EngineState, LoadSnapshot
+from sapwood_contract.http import EngineState, KvEvents, LoadSnapshot
 from sapwood_engine.checkpoint.sampling_defaults import OPENAI_DEFAULTS, SamplingDefaults
 from sapwood_engine.core.ports import Capacity
 from sapwood_engine.core.request import Namespace, Request, RequestId
@@ -53,7 +53,7 @@ __all__ = ["EngineClient", "Generation", "TextDelta", "TokenInfo"]
 
 _log = logging.getLogger(__name__)
 
-AdminAction = Literal["cache", "flush", "check"]
+AdminAction = Literal["cache", "blocks", "flush", "check"]
 
 _SEED_VALUES = 1 << 63
 _RETRY_WHILE_LOADING_SECONDS = 5
@@ -102,7 +102,8 @@ class EngineClient:
         self.load = LoadSnapshot()
         self.metrics = EngineMetrics(model_name)
         self._channel = channel
-        self._model_revision = ""
+        self.model_revision = ""
+        self.kv_events: KvEvents | None = None
         self._max_queued = max_queued
         self._drain_seconds = drain_seconds
         self._on_progress = on_progress
@@ -137,7 +138,7 @@ class EngineClient:
         self, model_revision: str, tokenizer: Tokenizer, sampling_defaults: SamplingDefaults = OPENAI_DEFAULTS
     ) -> None:
         """Called once, when the checkpoint is found and its tokenizer loaded."""
-        self._model_revision = model_revision
+        self.model_revision = model_revision
         self.metrics.checkpoint_found(model_revision)
         self.sampling_defaults = sampling_defaults
         self._tokenizer = tokenizer
@@ -215,7 +216,7 @@ class EngineClient:
         generation = stream.generation
         seed = self._seeds.randrange(_SEED_VALUES) if generation.seed is None else generation.seed
         serial = next(self._serials)
-        namespace = replace(generation.namespace, model_revision=self._model_revision)
+        namespace = replace(generation.namespace, model_revision=self.model_revision)
         choices: list[_Choice] = []
         try:
             for index in range(generation.n):
@@ -269,6 +270,7 @@ class EngineClient:
                     self._on_progress(message)
             case Ready():
                 self.capacity, self.facts = message.capacity, message.facts
+                self.kv_events = message.kv_events
                 self.metrics.started(message.startup_seconds, message.facts)
                 self._become_ready()
             case Fatal():

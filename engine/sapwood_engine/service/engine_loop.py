@@ -10,12 +10,13 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from sapwood_contract.http import LoadSnapshot
 from sapwood_engine.core.admission import Refused as SchedulerRefused
+from sapwood_engine.core.block_log import BlockEvent
 from sapwood_engine.core.ports import Executor
 from sapwood_engine.core.prefix_cache import PrefixCache
 from sapwood_engine.core.request import Namespace, Request, RequestId, TokenOutput
@@ -78,6 +79,16 @@ class Pipe(Protocol):
         """Sleep until a message arrives (True) or the time is up (False); None waits for ever."""
 
 
+class Blocks(Protocol):
+    """Who is told of blocks; `kv_events.BlockPublisher` is one."""
+
+    def publish(self, events: Sequence[BlockEvent]) -> None:
+        """Take ``events`` in their order; never blocks."""
+
+    def snapshot(self, blocks: Sequence[BlockEvent]) -> bytes:
+        """Return ``blocks``, all there are, in the form in which they are published."""
+
+
 class EngineLoop:
     """Drives one scheduler and one executor; everything runs on the thread that calls `run`."""
 
@@ -89,12 +100,14 @@ class EngineLoop:
         executor: Executor,
         channel: Pipe,
         overlap: bool,
+        blocks: Blocks | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._scheduler = scheduler
         self._cache = cache
         self._executor = executor
         self._channel = channel
+        self._blocks = blocks
         self._clock = clock
         self._most_in_flight = 2 if overlap else 1
         self._in_flight: deque[StepPlan] = deque()
@@ -159,6 +172,7 @@ class EngineLoop:
         self._in_flight.popleft()
 
     def _tell(self) -> None:
+        self._publish_blocks()
         news, load = self._news, self._scheduler.load()
         self._news = _News()
         if news.deltas or news.events or news.step or news.num_invariant_failures or load != self._told_load:
@@ -177,6 +191,10 @@ class EngineLoop:
         # After the batch: whoever got an answer has the load of its turn already.
         for reply in news.replies:
             self._channel.send(reply)
+
+    def _publish_blocks(self) -> None:
+        if self._blocks is not None and (events := self._cache.take_block_events()):
+            self._blocks.publish(events)
 
     # --- messages
 
@@ -215,6 +233,11 @@ class EngineLoop:
                     token_ids=call.arguments.get("token_ids", False),
                 )
                 return {"page_size": self._cache.page_size, "enabled": self._cache.enabled, **tree}
+            case "blocks":
+                if self._blocks is None:
+                    return {}
+                self._publish_blocks()
+                return {"batch": self._blocks.snapshot(self._cache.block_snapshot())}
             case "flush":
                 return {"num_tokens": self._flush(call.arguments)}
             case "check":

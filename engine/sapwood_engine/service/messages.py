@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from sapwood_contract.http import LoadSnapshot
+from sapwood_contract.http import KvEvents, LoadSnapshot
 from sapwood_engine.core.ports import Capacity
 from sapwood_engine.core.request import FinishReason, Request, TokenLogprobs
 from sapwood_engine.core.step import Admitted, Evicted, Preempted, StepKind
@@ -48,7 +48,7 @@ class AdminCall(_Message, frozen=True):
     """Ask the worker something; answered by one `AdminReply` with the same ``call_id``."""
 
     call_id: int
-    action: Literal["cache", "flush", "check"]
+    action: Literal["cache", "blocks", "flush", "check"]
     arguments: dict[str, Any] = {}
 
 
@@ -76,6 +76,7 @@ class Ready(_Message, frozen=True):
     capacity: Capacity
     facts: dict[str, str]
     startup_seconds: dict[str, float]
+    kv_events: KvEvents | None = None
 
 
 class Delta(_Message, frozen=True):

@@ -12,6 +12,7 @@ import gc
 import logging
 import os
 import shutil
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -25,6 +26,7 @@ from sapwood_engine.errors import ConfigError, SapwoodError
 from sapwood_engine.service.engine_loop import EngineLoop
 from sapwood_engine.service.exit_codes import EXIT_DRAINED, EXIT_FAILED, EXIT_USAGE
 from sapwood_engine.service.ipc import WorkerChannel
+from sapwood_engine.service.kv_events import BlockPublisher
 from sapwood_engine.service.messages import Fatal, Progress, Ready
 from sapwood_engine.service.worker_process import watch_parent
 
@@ -47,6 +49,8 @@ class BuiltExecutor:
     """Lines of the ready card."""
     startup_seconds: dict[str, float]
     """Phase -> how long it took."""
+    model_name: str
+    """The checkpoint's own."""
 
 
 def run_worker(config: EngineConfig, channel: WorkerChannel, build: Callable[[Report], BuiltExecutor]) -> int:
@@ -82,18 +86,37 @@ def run_worker(config: EngineConfig, channel: WorkerChannel, build: Callable[[Re
 
 def _serve(config: EngineConfig, channel: WorkerChannel, built: BuiltExecutor) -> None:
     cache, scheduler = build_core(config, built.executor.capacity)
+    publisher = _publisher(config, built)
     loop = EngineLoop(
         scheduler=scheduler,
         cache=cache,
         executor=built.executor,
         channel=channel,
         overlap=config.scheduler.overlap,
+        blocks=publisher,
     )
     # What a start makes stays to the end: a collection that walks it stops the steps for milliseconds, for
     # nothing.
     gc.freeze()
-    channel.send(Ready(built.executor.capacity, built.facts, built.startup_seconds))
-    loop.run()
+    address = publisher.address if publisher else None
+    channel.send(Ready(built.executor.capacity, built.facts, built.startup_seconds, address))
+    try:
+        loop.run()
+    finally:
+        if publisher:
+            publisher.close()
+
+
+def _publisher(config: EngineConfig, built: BuiltExecutor) -> BlockPublisher | None:
+    if config.cache.events_port is None:
+        return None
+    return BlockPublisher(
+        config.http.admin_host,
+        config.cache.events_port,
+        topic=f"kv@{socket.gethostname()}@{config.model.served_name or built.model_name}",
+        page_size=built.executor.capacity.page_size,
+        token_ids=config.cache.events_token_ids,
+    )
 
 
 def build_core(config: EngineConfig, capacity: Capacity) -> tuple[PrefixCache, Scheduler]:
@@ -104,6 +127,7 @@ def build_core(config: EngineConfig, capacity: Capacity) -> tuple[PrefixCache, S
         policy=config.cache.eviction_policy,
         enabled=config.cache.prefix_cache,
         partial_pages=config.cache.partial_pages,
+        log_blocks=config.cache.events_port is not None,
     )
     settings = config.scheduler
     scheduler_config = SchedulerConfig(

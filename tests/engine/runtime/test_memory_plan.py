@@ -22,6 +22,8 @@ def cache(*, page_size: int = 16, kv_tokens: int | None = None, memory_fraction:
         prefix_cache=True,
         partial_pages=True,
         eviction_policy="lru",
+        events_port=None,
+        events_token_ids=False,
     )
 
 

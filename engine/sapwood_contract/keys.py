@@ -1,0 +1,43 @@
+"""The identity of a cached prefix, the same in cache, events and gateway: a chain of hashes, one a block.
+
+A block is a whole page of tokens. Its hash covers everything that its KV depends on: the namespace, all blocks before
+it, and its own tokens. So two blocks with the same hash hold the same, whoever computed them; and without a
+namespace's fields nobody can name one of its blocks.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+
+HASH_BYTES = 16
+TOKEN_BYTES = 4
+"""A token id in a key: int32, little-endian."""
+_PERSON = b"sapwood kv 1"
+"""Sets these hashes apart from all others, and from those of a later scheme."""
+
+
+def namespace_root(
+    model_revision: str, adapter_id: str | None, extra_key: str | None, tenant_salt: str | None
+) -> bytes:
+    """Return what the first block of every sequence of a namespace follows on.
+
+    Each field enters with its length, and None as what no text is, so that no two namespaces are written alike.
+    """
+    digest = blake2b(digest_size=HASH_BYTES, person=_PERSON)
+    for field in (model_revision, adapter_id, extra_key, tenant_salt):
+        written = b"" if field is None else field.encode("utf-8", "surrogatepass")
+        digest.update(b"-" if field is None else b"%d:" % len(written))
+        digest.update(written)
+    return digest.digest()
+
+
+def chain(parent: bytes, key: bytes, page_bytes: int) -> list[bytes]:
+    """Return the hashes of the whole pages of ``key``, the first of which follows on ``parent``.
+
+    ``key``: token ids as `TOKEN_BYTES` says; ``page_bytes``: of a page of them. What fills no page has no hash.
+    """
+    hashes = []
+    for at in range(0, len(key) - page_bytes + 1, page_bytes):
+        parent = blake2b(parent + key[at : at + page_bytes], digest_size=HASH_BYTES, person=_PERSON).digest()
+        hashes.append(parent)
+    return hashes
