@@ -80,7 +80,8 @@ e2e: $(DEV)
 	@if [ -n "$${KUBECONFIG:-}" ]; then \
 		echo "Testing on the cluster of KUBECONFIG=$$KUBECONFIG" >&2; exec $(BIN)/pytest $(TESTS) $(ARGS); \
 	else \
-		PYTHONPATH=e2e exec $(BIN)/python -m cluster run --name='$(E2E_NAME)' --with=kwok --with=prometheus -- \
+		PYTHONPATH=e2e exec $(BIN)/python -m cluster run --name='$(E2E_NAME)' --with=kwok --with=prometheus \
+			--with=optional-apis -- \
 			$(BIN)/pytest $(TESTS) $(ARGS); \
 	fi
 

@@ -28,14 +28,14 @@ _COLLECTIONS = {
     "ClusterRole": _RBAC + "/clusterroles",
     "ClusterRoleBinding": _RBAC + "/clusterrolebindings",
 }
-_DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _TOKEN_SECONDS = 6 * 3600
 
 
 def install_definition(world: World, manifest: Mapping[str, Any]) -> None:
     """Apply a CRD, and return once its objects can be made."""
-    world.apply(_DEFINITIONS, manifest)
-    path = f"{_DEFINITIONS}/{manifest['metadata']['name']}"
+    world.apply(DEFINITIONS, manifest)
+    path = f"{DEFINITIONS}/{manifest['metadata']['name']}"
 
     def established() -> bool:
         conditions = ((world.get(path) or {}).get("status") or {}).get("conditions") or ()

@@ -27,6 +27,11 @@ MAY: list[tuple[str, str, str, str]] = [
     (OPERATOR, "create", "apps/deployments", ELSEWHERE),
     (OPERATOR, "patch", "/services", ELSEWHERE),
     (OPERATOR, "delete", "networking.k8s.io/ingresses", ELSEWHERE),
+    *(
+        (OPERATOR, verb, resource, ELSEWHERE)
+        for resource in ("monitoring.coreos.com/podmonitors", "gateway.networking.k8s.io/httproutes")
+        for verb in ("get", "list", "watch", "create", "patch", "delete")
+    ),
     (OPERATOR, "watch", "/pods", ELSEWHERE),
     (OPERATOR, "create", "events.k8s.io/events", ELSEWHERE),
     (OPERATOR, "update", "coordination.k8s.io/leases=sapwood-operator", NAMESPACE),
@@ -50,6 +55,8 @@ MAY_NOT: list[tuple[str, str, str, str]] = [
     (OPERATOR, "create", f"{RBAC}/clusterrolebindings", ""),
     (OPERATOR, "list", "/nodes", ""),
     (OPERATOR, "list", "/namespaces", ""),
+    (OPERATOR, "create", "gateway.networking.k8s.io/referencegrants", NAMESPACE),
+    (OPERATOR, "list", "monitoring.coreos.com/prometheuses", ELSEWHERE),
     (OPERATOR, "list", "apiextensions.k8s.io/customresourcedefinitions", ""),
     (OPERATOR, "update", "coordination.k8s.io/leases=another", NAMESPACE),
     (OPERATOR, "create", "coordination.k8s.io/leases", ELSEWHERE),

@@ -10,14 +10,18 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import fields
 from itertools import count
+from operator import ge
 from typing import Any
 
 import pytest
 
 from cluster.audit import AuditLog, Call
 from operator_process import OperatorProcess, operator
-from operator_setup import USER, Site, install_definition, prepare
+from operator_setup import USER, Site, prepare
+from sapwood_operator.handlers.leader import WorkSettings
+from sapwood_operator.settings import OperatorSettings
 from waiting_services import CHILDREN, NOWHERE, make, says, wait_until_settled
 from world import World, child_path, condition, eventually, service_path
 
@@ -39,7 +43,7 @@ def world(site: Site) -> World:
 @pytest.fixture(scope="module")
 def running(site: Site) -> Iterator[OperatorProcess]:
     """An operator that looks at every service each second, whether or not anything happened."""
-    options = {"resync-seconds": 1, "discovery-seconds": 1}
+    options = {"resync-seconds": 1, "discovery-seconds": 0.25}
     with operator(site.kubeconfig(), site.folder / "log", identity="first", options=options) as process:
         process.wait_until_leading()
         yield process
@@ -107,14 +111,35 @@ def test_the_service_itself_gets_nothing_but_a_status(world: World, namespace: s
     assert written == {"status"}
 
 
-def test_looking_at_what_has_converged_writes_nothing(
+TEN_MINUTES = 600.0
+
+
+def default_periods() -> tuple[float, float]:
+    """Seconds between two lists of all services, and between two looks at which optional APIs there are."""
+    defaults: dict[str, Any] = {f.name: f.default for kind in (OperatorSettings, WorkSettings) for f in fields(kind)}
+    return defaults["resync_seconds"], defaults["discovery_seconds"]
+
+
+def timers(audit: AuditLog, since: int) -> tuple[int, int]:
+    """How often the operator listed all services, after which it looks at each, and asked for an optional API."""
+    own = [call for call in audit.calls(since) if call.user == USER and "kopf" not in call.user_agent]
+    return (
+        sum((call.verb, call.resource) == ("list", "serving.sapwood.dev/inferenceservices") for call in own),
+        sum(call.resource == "/apis/monitoring.coreos.com/v1" for call in own),
+    )
+
+
+def test_looking_at_what_has_converged_for_ten_minutes_writes_nothing(
     world: World, running: OperatorProcess, namespace: str, audit: AuditLog
 ) -> None:
+    """Ten minutes of timers, whose periods are shorter here than by default."""
+    due = tuple(TEN_MINUTES / period for period in default_periods())
     make(world, namespace)
     after_some_turns(running, 3)
     since = audit.position()
+    eventually(lambda: all(map(ge, timers(audit, since), due)), f"{due} turns of the timers", within_seconds=60)
     after_some_turns(running, 12)
-    assert writes(audit, since) == []
+    assert [call for call in writes(audit, since) if call.namespace == namespace] == []
 
 
 def test_kopf_only_reads(world: World, namespace: str, audit: AuditLog) -> None:
@@ -279,39 +304,3 @@ def test_the_plugin_tells_what_the_cluster_shows(world: World, namespace: str) -
         "── Pod/chat-engine-",
     ):
         assert line in tree
-
-
-POD_MONITORS: dict[str, Any] = {
-    "apiVersion": "apiextensions.k8s.io/v1",
-    "kind": "CustomResourceDefinition",
-    "metadata": {"name": "podmonitors.monitoring.coreos.com"},
-    "spec": {
-        "group": "monitoring.coreos.com",
-        "names": {"kind": "PodMonitor", "plural": "podmonitors"},
-        "scope": "Namespaced",
-        "versions": [
-            {
-                "name": "v1",
-                "served": True,
-                "storage": True,
-                "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}},
-            }
-        ],
-    },
-}
-
-
-def test_an_api_that_appears_is_made_use_of_and_watched(world: World, namespace: str) -> None:
-    """Last here: until it looks again, the operator takes the API to be there still."""
-    make(world, namespace)
-    install_definition(world, POD_MONITORS)
-    path = f"/apis/monitoring.coreos.com/v1/namespaces/{namespace}/podmonitors/chat-engine"
-    try:
-        eventually(lambda: world.get(path), "a PodMonitor", within_seconds=60)
-        world.delete(path)
-        eventually(lambda: world.get(path), "another PodMonitor")
-    finally:
-        world.delete(f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{POD_MONITORS['metadata']['name']}")
-    world.make_service(namespace, placement=NOWHERE, replicas=2)
-    deployment = child_path(namespace, "Deployment", "chat-engine")
-    eventually(lambda: world.call("GET", deployment)["spec"]["replicas"] == 2, "work without that API")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from support_leases import LEASE_STORE_RULES
 
-from fault_proxy import FaultProxy
+from fault_proxy import FaultProxy, Plan
 from operator_process import operator
 from operator_setup import NAMESPACE, Site, prepare
 from sapwood_operator.adapters.lease import ClusterLease, LeaseStore
@@ -88,6 +88,30 @@ def test_watches_that_break_off_for_good_are_begun_anew(
         world.make_service(namespace, placement=NOWHERE, replicas=2)
         deployment = child_path(namespace, "Deployment", "chat-engine")
         eventually(lambda: world.call("GET", deployment)["spec"]["replicas"] == 2, "two replicas", within_seconds=60)
+
+
+def test_an_edit_that_is_first_seen_in_the_answer_to_a_write_is_acted_on(
+    world: World, site: Site, namespace: str, tmp_path: Path
+) -> None:
+    """The answer to the status write has the new spec; what the watch tells later is no news by then."""
+    with ExitStack() as stack:
+        proxy = stack.enter_context(FaultProxy(site.upstream()).running())
+        options = {"resync-seconds": 3600}
+        kubeconfig = site.kubeconfig(server=proxy.address)
+        process = stack.enter_context(operator(kubeconfig, tmp_path / "log", identity="answered", options=options))
+        process.wait_until_leading()
+
+        make(world, namespace)
+
+        def edit(number_of_write: int) -> None:
+            if number_of_write == 1:  # the Deployment's; the turn was planned before, its status is written after
+                proxy.lose_events()
+                world.make_service(namespace, placement=NOWHERE, replicas=3)
+
+        proxy.plan(namespace, Plan(after_write=edit))
+        world.make_service(namespace, placement=NOWHERE, replicas=2)
+        deployment = child_path(namespace, "Deployment", "chat-engine")
+        eventually(lambda: world.call("GET", deployment)["spec"]["replicas"] == 3, "three replicas")
 
 
 def holder(world: World) -> str:

@@ -171,7 +171,7 @@ def condition(service: Mapping[str, Any] | None, type_: str) -> JsonObject:
     return next((c for c in conditions if c["type"] == type_), {})
 
 
-def eventually(probe: Callable[[], T], what: str, *, within_seconds: float = 30.0) -> T:
+def eventually(probe: Callable[[], T | None], what: str, *, within_seconds: float = 30.0) -> T:
     """Return the first true answer of ``probe``; fails with its last one when time is up.
 
     A limit, not a measurement: what is awaited happens at once on a machine with nothing else to do.

@@ -65,6 +65,9 @@ KWOK_STAGES = Program("kwok-stages", "kwok", "./stages")
 PROMETHEUS = Program(
     "prometheus", "prometheus", "github.com/prometheus/prometheus/cmd/prometheus", "remove_all_sd,enable_kubernetes_sd"
 )
+PROMETHEUS_OPERATOR = Program(
+    "prometheus-operator", "prometheus-operator", "github.com/prometheus-operator/prometheus-operator/cmd/operator"
+)
 
 CONTROL_PLANE = (ETCD, APISERVER, CONTROLLER_MANAGER, SCHEDULER, KUBECTL)
 NODES = (LAUNCHER, PROXY, COREDNS)
@@ -97,7 +100,7 @@ def digest_of(program: Program, folder: Path, compiler: str) -> str:
 
 def _compiler(environment: Mapping[str, str]) -> str:
     asked = ["go", "env", "GOVERSION", "GOOS", "GOARCH"]
-    return subprocess.run(asked, check=True, capture_output=True, text=True, env=_build_environment(environment)).stdout
+    return subprocess.run(asked, check=True, capture_output=True, text=True, env=build_environment(environment)).stdout
 
 
 def command_of(program: Program, target: Path) -> list[str]:
@@ -112,8 +115,8 @@ def command_of(program: Program, target: Path) -> list[str]:
     return ["nice", "go", "build", *flags, *tags, "-o", str(target), program.package]
 
 
-def _build_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    # The toolchain that is here builds; it fetches no other one. Without cgo no C compiler is needed.
+def build_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment that Go runs in: the toolchain that is here, fetching no other one, and no C compiler."""
     return {**environment, "GOTOOLCHAIN": "local", "CGO_ENABLED": "0", "GOFLAGS": "", "GOWORK": "off"}
 
 
@@ -127,7 +130,7 @@ def _build(program: Program, target: Path, environment: Mapping[str, str]) -> No
         process = subprocess.Popen(
             command_of(program, unfinished),
             cwd=MODULES / program.module,
-            env=_build_environment(environment),
+            env=build_environment(environment),
             stdout=output,
             stderr=output,
         )

@@ -10,7 +10,8 @@
     run     up, the command as in exec, down:                                 run -- pytest e2e
     build   only build the programs
 
-``--with kwok`` and ``--with prometheus`` add what only some tests want.
+``--with kwok``, ``--with prometheus`` and ``--with optional-apis`` (CRDs of others, and the Prometheus Operator) add
+what only some tests want.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ def _up(options: argparse.Namespace, wanted: Layout, environment: Mapping[str, s
 def _build_extras(options: argparse.Namespace, environment: Mapping[str, str]) -> None:
     requirements.check()
     for name in options.extras:
-        binaries.build_all(extras.PROGRAMS[name], environment)
+        extras.prepare(name, environment)
 
 
 def _run(options: argparse.Namespace, wanted: Layout, command: list[str], environment: Mapping[str, str]) -> int:

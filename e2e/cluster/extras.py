@@ -1,6 +1,6 @@
-"""What only some tests want: kwok, which plays nodes with thousands of pods that run nothing, and Prometheus.
+"""What only some tests want: kwok, which plays nodes with thousands of pods that run nothing, Prometheus, its operator.
 
-Both are built before the cluster's network is entered (``python -m cluster up --with kwok``): nothing can be fetched
+All are built before the cluster's network is entered (``python -m cluster up --with kwok``): nothing can be fetched
 from inside.
 """
 
@@ -11,19 +11,39 @@ import subprocess
 from collections.abc import Mapping
 from typing import Any
 
-from cluster import processes
+from cluster import definitions, processes
 from cluster.api import Api, is_healthy, wait_until
-from cluster.binaries import KWOK, KWOK_STAGES, PROMETHEUS, Program, path_of
+from cluster.binaries import (
+    KWOK,
+    KWOK_STAGES,
+    PROMETHEUS,
+    PROMETHEUS_OPERATOR,
+    Program,
+    build_all,
+    path_of,
+)
 from cluster.layout import CONTROL_PLANE_ADDRESS, KWOK_NETWORK, Layout
 from cluster.processes import Spec
 
-PROGRAMS: Mapping[str, tuple[Program, ...]] = {"kwok": (KWOK, KWOK_STAGES), "prometheus": (PROMETHEUS,)}
+PROGRAMS: Mapping[str, tuple[Program, ...]] = {
+    "kwok": (KWOK, KWOK_STAGES),
+    "prometheus": (PROMETHEUS,),
+    "optional-apis": (PROMETHEUS_OPERATOR,),
+}
 """Name as ``--with`` takes it -> what is built for it."""
 KWOK_ANNOTATION = "kwok.x-k8s.io/node"
 KWOK_LABEL = "type"
 """Pods go to kwok's nodes by ``nodeSelector: {type: kwok}`` and a toleration of the taint ``kwok.x-k8s.io/node``."""
 PROMETHEUS_PORT = 9090
+PROMETHEUS_OPERATOR_PORT = 9091
 START_SECONDS = 30.0
+
+
+def prepare(name: str, environment: Mapping[str, str]) -> None:
+    """Build and fetch what the extra ``name`` needs."""
+    build_all(PROGRAMS[name], environment)
+    if name == "optional-apis":
+        definitions.fetch(environment)
 
 
 def start_kwok(layout: Layout, environment: Mapping[str, str]) -> None:
@@ -96,3 +116,26 @@ def start_prometheus(layout: Layout, config: Mapping[str, Any], environment: Map
         alive=lambda: processes.check_alive(layout, "prometheus"),
     )
     return f"http://{CONTROL_PLANE_ADDRESS}:{PROMETHEUS_PORT}"
+
+
+def start_prometheus_operator(layout: Layout, environment: Mapping[str, str]) -> None:
+    """Start the Prometheus Operator as the cluster's administrator, and return once it works; it needs its CRDs.
+
+    It writes the configuration of each Prometheus object into a Secret. The pods that it asks for come from images that
+    no node here can pull.
+    """
+    arguments = [
+        f"--web.listen-address={CONTROL_PLANE_ADDRESS}:{PROMETHEUS_OPERATOR_PORT}",
+        "--prometheus-config-reloader=e2e/none:1",
+        "--prometheus-default-base-image=e2e/none",
+        "--kubelet-endpoints=false",
+    ]
+    program = str(path_of(PROMETHEUS_OPERATOR, environment))
+    started_with = {"GOMAXPROCS": "1", "KUBECONFIG": str(layout.kubeconfig)}
+    processes.start(layout, Spec("prometheus-operator", [program, *arguments], started_with))
+    wait_until(
+        lambda: is_healthy(PROMETHEUS_OPERATOR_PORT, "/healthz", address=CONTROL_PLANE_ADDRESS),
+        "prometheus-operator",
+        timeout_seconds=START_SECONDS,
+        alive=lambda: processes.check_alive(layout, "prometheus-operator"),
+    )

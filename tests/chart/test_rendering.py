@@ -47,6 +47,7 @@ EVERYTHING: dict[str, Any] = {
     },
     "gateway": {
         "ingressFrom": [{"ipBlock": {"cidr": "10.0.0.0/8", "except": ["10.1.0.0/16"]}}],
+        "routesFrom": ["team-a", "123"],
         "service": {"type": "LoadBalancer", "annotations": {"load-balancer.example/internal": "true"}},
         "podAnnotations": {"example.com/team": "ml"},
     },
@@ -61,7 +62,7 @@ VALUES: dict[str, dict[str, Any]] = {
         "gateway": {"replicas": 1, "topologySpread": []},
     },
 }
-NOT_OF_KUBERNETES = {"PodMonitor"}
+NOT_OF_KUBERNETES = {"PodMonitor", "ReferenceGrant"}
 """Kinds that kubernetes-validate has no schema of."""
 
 
@@ -152,6 +153,17 @@ def test_a_budget_is_made_where_there_is_more_than_one_replica() -> None:
 def test_pod_monitors_are_made_where_they_are_forced_or_the_cluster_has_the_kind(create: str, made: int) -> None:
     """Rendered without a cluster: the kind is not there."""
     assert len(of_kind(render({"metrics": {"podMonitor": {"create": create}}}), "PodMonitor")) == made
+
+
+def test_routes_from_the_named_namespaces_may_lead_to_the_gateways_service_and_to_nothing_else() -> None:
+    assert not of_kind(render(), "ReferenceGrant")
+    grant = of_kind(render(EVERYTHING), "ReferenceGrant")["sapwood-gateway"]
+    assert grant["metadata"]["namespace"] == "prod", "beside what it grants"
+    assert [(source["kind"], source["namespace"]) for source in grant["spec"]["from"]] == [
+        ("HTTPRoute", "team-a"),
+        ("HTTPRoute", "123"),
+    ]
+    assert grant["spec"]["to"] == [{"group": "", "kind": "Service", "name": "sapwood-gateway"}]
 
 
 def test_a_pod_monitors_port_is_one_of_the_pods() -> None:

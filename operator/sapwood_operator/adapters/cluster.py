@@ -16,7 +16,16 @@ from kubernetes.client import ApiClient, ApiException
 from urllib3.exceptions import HTTPError
 
 from sapwood_operator.adapters.kinds import BY_NAME, EVENTS, SERVICES, Kind
-from sapwood_operator.adapters.outcomes import Absent, Done, Outcome, Refused, Retry, judge, unreachable
+from sapwood_operator.adapters.outcomes import (
+    NAMESPACE_LEAVING,
+    Absent,
+    Done,
+    Outcome,
+    Refused,
+    Retry,
+    judge,
+    unreachable,
+)
 from sapwood_operator.domain.names import FIELD_MANAGER
 
 CONNECT_SECONDS = 3.0
@@ -75,15 +84,15 @@ class Cluster:
                 return Listed(tuple(objects), about["resourceVersion"])
 
     def present(self, kinds: Iterable[Kind]) -> frozenset[Kind] | Refused | Retry:
-        """Return those of ``kinds`` that the cluster serves."""
+        """Return those of ``kinds`` that can be made: one whose CRD is being deleted is served, and takes no write."""
         wanted = frozenset(kinds)
         found: set[Kind] = set()
         for group_path in sorted({kind.group_path for kind in wanted}):
             answer = self._call("GET", group_path)
             match answer:
                 case Done(body):
-                    served = {resource["name"] for resource in body.get("resources", ())}
-                    found |= {kind for kind in wanted if kind.group_path == group_path and kind.plural in served}
+                    usable = {one["name"] for one in body.get("resources", ()) if "patch" in one["verbs"]}
+                    found |= {kind for kind in wanted if kind.group_path == group_path and kind.plural in usable}
                 case Refused(status=404) | Absent():
                     continue
                 case _:
@@ -121,10 +130,13 @@ class Cluster:
         return Absent() if isinstance(answer, Retry) and answer.reason == "Conflict" else answer
 
     def create_event(self, event: JsonObject) -> Outcome:
-        """Tell an event; one of the same name has told it already, and that is as good."""
+        """Tell an event; one of the same name has told it already, and that is as good. So is a namespace that is being
+        deleted and takes none: the status, which it does take, is not to wait for that.
+        """
         self._on_write(EVENTS.kind, "create")
         answer = self._call("POST", EVENTS.collection(event["metadata"]["namespace"]), body=event)
-        return Done({}) if isinstance(answer, Retry) and answer.reason == "AlreadyExists" else answer
+        is_enough = isinstance(answer, Retry) and answer.reason in ("AlreadyExists", NAMESPACE_LEAVING)
+        return Done({}) if is_enough else answer
 
     # --- the wire
 

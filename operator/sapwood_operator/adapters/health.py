@@ -1,12 +1,13 @@
 """The operator's own port: ``/healthz``, ``/readyz`` and ``/metrics``.
 
-Healthy is a program whose event loop answers: a restart mends nothing else, least of all an API server that is away.
+Healthy is a program whose event loop answers and whose watches, where it leads, have not broken off for long: a restart
+mends nothing else, least of all an API server that is away.
 Ready is one that does its job: it waits for its turn to lead, or leads and knows the cluster.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Literal
@@ -24,6 +25,8 @@ class Health:
     """What the program says of itself."""
 
     phase: Phase = "starting"
+    is_watching: Callable[[], bool] = lambda: True
+    """Whether the watches go on; true while there are none."""
 
 
 @asynccontextmanager
@@ -34,7 +37,8 @@ async def serve_health(health: Health, metrics: OperatorMetrics, *, host: str, p
     """
 
     async def healthz(_request: web.Request) -> web.Response:
-        return web.Response(text="ok\n")
+        watching = health.is_watching()
+        return web.Response(text="ok\n" if watching else "nothing is watched\n", status=200 if watching else 503)
 
     async def readyz(_request: web.Request) -> web.Response:
         return web.Response(text=f"{health.phase}\n", status=200 if health.phase in _READY else 503)

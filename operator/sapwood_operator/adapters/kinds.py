@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from urllib.parse import quote
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +26,13 @@ class Kind:
 
     def collection(self, namespace: str) -> str:
         """Path of all objects in ``namespace``; empty: in every namespace."""
-        inside = f"/namespaces/{namespace}" if namespace else ""
+        inside = f"/namespaces/{quote(namespace, safe='')}" if namespace else ""
         return f"{self.group_path}{inside}/{self.plural}"
 
     def path(self, namespace: str, name: str) -> str:
-        """Path of one object."""
-        return f"{self.collection(namespace)}/{name}"
+        """Path of one object. Neither part may be empty, for that is the path of others."""
+        assert "" not in (namespace, name), f"{self.kind} {namespace!r}/{name!r}"
+        return f"{self.collection(namespace)}/{quote(name, safe='')}"
 
 
 SERVICES = Kind("serving.sapwood.dev/v1alpha1", "InferenceService", "inferenceservices")

@@ -11,9 +11,8 @@ from datetime import datetime
 from typing import Any
 
 from sapwood_operator.domain import names
-from sapwood_operator.domain.children import deployment
+from sapwood_operator.domain.children import deployment, services
 from sapwood_operator.domain.children.desired import KINDS, OPTIONAL_APIS, desired_children, is_served, missing_apis
-from sapwood_operator.domain.children.services import url
 from sapwood_operator.domain.conditions import Facts
 from sapwood_operator.domain.diff import differs, with_hash
 from sapwood_operator.domain.events import Event, events
@@ -120,6 +119,7 @@ def _decide(spec: ServiceSpec, observed: Observed, settings: OperatorSettings) -
     applies = tuple(child for child in due if child not in taken and not _is_leaving(child, observed))
     deletes = _deletes(spec, refs, observed)
     intended = {ref_of(child) for child in applies} | {delete.ref for delete in deletes}
+    address = ObjectRef(services.API_VERSION, services.KIND, spec.namespace, spec.name)
     return _Writes(
         wanted=wanted,
         applies=applies,
@@ -127,7 +127,7 @@ def _decide(spec: ServiceSpec, observed: Observed, settings: OperatorSettings) -
         written=all(child["kind"] != deployment.KIND for child in due),
         refusal=_refusal(taken, intended, observed),
         missing_api=_missing_api(spec, observed),
-        url=url(spec, settings) if is_served(spec) else "",
+        url=services.url(spec, settings) if is_served(spec) and address not in map(ref_of, taken) else "",
     )
 
 

@@ -15,6 +15,7 @@ from sapwood_operator.domain import names
 from sapwood_operator.domain.exposure import Exposure, read_exposure
 from sapwood_operator.domain.fields import Fields
 from sapwood_operator.domain.model import ModelSpec, read_model
+from sapwood_operator.errors import InvalidSpec
 
 Device = Literal["CPU", "CUDA"]
 PodMonitorChoice = Literal["Auto", "Enabled", "Disabled"]
@@ -24,6 +25,8 @@ DEFAULT_SURGE = 1
 """With `DEFAULT_UNAVAILABLE` 0: the only replica does not vanish while its successor loads the model."""
 DEFAULT_UNAVAILABLE = 0
 
+MAX_LEVELS = 64
+"""How deeply a spec may be nested; a pod template that means something comes to about 15 levels."""
 GPU = "nvidia.com/gpu"
 SCHEDULERS: Mapping[str, SchedulerPolicy] = {
     "Sapwood": "sapwood",
@@ -130,6 +133,9 @@ def read(service: Mapping[str, Any]) -> ServiceSpec:
     """Read a live InferenceService; raises `InvalidSpec` naming the first field that cannot be used."""
     document = Fields(service, "")
     metadata, spec = document.inner("metadata"), document.inner("spec")
+    for field, value in spec.values.items():
+        if _is_deeper(value, MAX_LEVELS):
+            raise InvalidSpec(f"spec.{field}", value, f"it is nested more than {MAX_LEVELS} levels deep")
     name = names.check_name(metadata.text("name"))
     observability = spec.inner("observability")
     return ServiceSpec(
@@ -151,6 +157,11 @@ def read(service: Mapping[str, Any]) -> ServiceSpec:
         pod_monitor=cast(PodMonitorChoice, observability.choice("podMonitor", "Auto", ("Auto", "Enabled", "Disabled"))),
         pod_template=spec.inner("podTemplate").values,
     )
+
+
+def _is_deeper(value: Any, levels: int) -> bool:
+    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    return any(levels == 0 or _is_deeper(item, levels - 1) for item in inner)
 
 
 def _read_engine(spec: Fields) -> EngineSpec:

@@ -90,7 +90,7 @@ class Leader:
         self._health.phase = "syncing"
         self._reconciler.apis = await self._discover()
         await self._list(self._kinds)
-        watches = self._watch()
+        watched, watches = self._reconciler.apis, self._watch()
         try:
             self._wake(self._store.keys())
             self._health.phase = "leading"
@@ -100,13 +100,16 @@ class Leader:
                 tasks.create_task(self._list_what_was_asked())
                 while True:
                     await asyncio.sleep(self._work.discovery_seconds)
-                    if (found := await self._discover()) != self._reconciler.apis:
-                        _log.info("optional APIs changed", extra={"kinds": sorted(kind.kind for kind in found)})
-                        self._reconciler.apis = found
-                        await asyncio.to_thread(watches.stop)
-                        await self._list(self._kinds)
-                        watches = self._watch()
-                        self._wake(self._store.keys())
+                    found = await self._discover()
+                    # The reconciler may have met before that an API is gone; that one may be back, or still watched.
+                    if found == watched == self._reconciler.apis:
+                        continue
+                    _log.info("optional APIs changed", extra={"kinds": sorted(kind.kind for kind in found)})
+                    self._reconciler.apis = found
+                    await asyncio.to_thread(watches.stop)
+                    await self._list(self._kinds)
+                    watched, watches = found, self._watch()
+                    self._wake(self._store.keys())
         finally:
             self._health.phase = "stopping"
             watches.ask_to_stop()
@@ -132,6 +135,10 @@ class Leader:
             deliver=self._deliver,
         )
         watches.start()
+        # kopf says nothing of a listing that finds nothing, as where the last object of a kind has gone since ours.
+        self._to_list.update(self._kinds)
+        self._asked_to_list.set()
+        self._health.is_watching = watches.is_watching
         return watches
 
     def _deliver(self, event: WatchEvent) -> None:

@@ -13,18 +13,23 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import Any, TypeVar
 
 from sapwood_operator.adapters.cluster import Cluster
 from sapwood_operator.adapters.events import event_object
-from sapwood_operator.adapters.kinds import BY_NAME, Kind
-from sapwood_operator.adapters.outcomes import Absent, Done, Outcome, Refused, Retry
+from sapwood_operator.adapters.kinds import BY_NAME, OPTIONAL_CHILDREN, Kind
+from sapwood_operator.adapters.outcomes import API_GONE, UNREACHABLE, Absent, Done, Outcome, Refused, Retry
 from sapwood_operator.domain.observed import ApplyProblem, ObjectRef, Observed, is_owned, ref_of
 from sapwood_operator.domain.plan import Delete, Plan, StatusChange, plan
 from sapwood_operator.handlers.store import ServiceKey, Store, without_bookkeeping
 from sapwood_operator.handlers.workers import Converged, NothingThere, TryAgain, Turn
 from sapwood_operator.settings import OperatorSettings
 
+STUBBORN_TURNS = 5
+"""A write to which the server has answered with the same failure in so many turns running is told like a refusal. These
+turns take some seconds, which a server that mends by itself needs too.
+"""
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
@@ -34,6 +39,8 @@ class _Memory:
     """What is remembered of one service beside the store; an operator that starts anew finds it out again."""
 
     problems: dict[ObjectRef, ApplyProblem] = field(default_factory=dict)
+    failures: dict[ObjectRef, tuple[str, int]] = field(default_factory=dict)
+    """Why the last write of an object failed, and in how many turns running."""
     namesakes: dict[ObjectRef, Mapping[str, Any]] = field(default_factory=dict)
     """Objects of others that have the name of one of ours."""
     answers: dict[ObjectRef, Mapping[str, Any]] = field(default_factory=dict)
@@ -62,7 +69,7 @@ class Reconciler:
         self._now = now
         self._memories: dict[ServiceKey, _Memory] = {}
         self.apis: frozenset[Kind] = frozenset()
-        """Optional kinds that the cluster has."""
+        """Optional kinds that the cluster has: what was discovered, less what has gone since."""
 
     async def reconcile(self, key: ServiceKey) -> Turn:
         """Bring one service closer to its desired state, and say what is left."""
@@ -76,8 +83,8 @@ class Reconciler:
         if intended.applies or intended.deletes:
             service = self._store.service(key) or service
             intended = self._plan(key, service)
-        failure = await self._tell(service, intended) or failure
-        return failure or Converged(intended.requeue_after_seconds)
+        told = await self._tell(service, intended)
+        return told or failure or Converged(intended.requeue_after_seconds)
 
     # --- observe and plan
 
@@ -110,19 +117,19 @@ class Reconciler:
 
     async def _act(self, key: ServiceKey, service: Mapping[str, Any], intended: Plan) -> TryAgain | None:
         """Apply and delete what is planned. A refusal is noted and the rest goes on; a failure ends the turn's writes,
-        because the server that just failed would be asked for more.
+        because the server that just failed would be asked for more, unless it has come to be told like a refusal.
         """
-        for desired in intended.applies:
-            outcome = await self._apply(key, service, desired)
-            self._note(key, ref_of(desired), outcome)
+        writes = [(ref_of(desired), partial(self._apply, key, service, desired)) for desired in intended.applies]
+        writes += [(deletion.ref, partial(self._delete, deletion)) for deletion in intended.deletes]
+        failure: TryAgain | None = None
+        for ref, write in writes:
+            outcome = await write()
+            self._note(key, ref, outcome)
             if isinstance(outcome, Retry):
-                return _try_again(outcome)
-        for deletion in intended.deletes:
-            outcome = await self._delete(deletion)
-            self._note(key, deletion.ref, outcome)
-            if isinstance(outcome, Retry):
-                return _try_again(outcome)
-        return None
+                failure = _try_again(outcome)
+                if ref not in self._memory(key).problems:
+                    break
+        return failure
 
     async def _apply(self, key: ServiceKey, service: Mapping[str, Any], desired: Mapping[str, Any]) -> Outcome:
         """Apply one child, but never over an object of somebody else's that the watches, which go by label, do not
@@ -152,20 +159,34 @@ class Reconciler:
         return outcome
 
     def _note(self, key: ServiceKey, ref: ObjectRef, outcome: Outcome) -> None:
-        problems = self._memory(key).problems
+        problems, failures = self._memory(key).problems, self._memory(key).failures
+        kind = BY_NAME[ref.api_version, ref.kind]
         match outcome:
+            case Refused(reason=reason) if reason == API_GONE and kind in OPTIONAL_CHILDREN:
+                # No news for the service's owner, as it would not have been at the operator's start.
+                self.apis -= {kind}
+                problems.pop(ref, None)
+                _log.info("an optional API is gone", extra={"service": str(key), "kind": kind.kind})
             case Refused(_, reason, message):
                 problems[ref] = ApplyProblem(ref, reason, message)
                 _log.warning("refused", extra={"service": str(key), "object": str(ref), "reason": reason})
+            case Retry(reason, message) if reason != UNREACHABLE:
+                former, num_turns = failures.get(ref, ("", 0))
+                failures[ref] = (reason, num_turns + 1 if reason == former else 1)
+                if failures[ref][1] >= STUBBORN_TURNS:
+                    problems[ref] = ApplyProblem(ref, reason, message)
             case Done() | Absent():
                 problems.pop(ref, None)
+        if not isinstance(outcome, Retry):
+            failures.pop(ref, None)
 
     def _memory(self, key: ServiceKey) -> _Memory:
         return self._memories.setdefault(key, _Memory())
 
     # --- tell
 
-    async def _tell(self, service: Mapping[str, Any], intended: Plan) -> TryAgain | None:
+    async def _tell(self, service: Mapping[str, Any], intended: Plan) -> Turn | None:
+        """Tell events and status; return how the turn ends where this decides it."""
         for event in intended.events:
             told = await self._call(
                 self._cluster.create_event, event_object(service, event, now=self._now(), identity=self._identity)
@@ -178,6 +199,8 @@ class Reconciler:
         match outcome:
             case Done(body):
                 self._store.put(body)
+                if body["metadata"]["generation"] != service["metadata"]["generation"]:
+                    return Converged(again_after_seconds=0.0)  # edited meanwhile: the watch will tell nothing new
             case Retry():
                 return _try_again(outcome)
             case Refused(_, reason, message):

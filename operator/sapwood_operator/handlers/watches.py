@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,11 +25,12 @@ import kopf
 from sapwood_contract.routing import SERVICE_LABEL
 from sapwood_operator.adapters.access import Access
 from sapwood_operator.adapters.kinds import SERVICES, Kind
+from sapwood_operator.adapters.watch_session import watch_session
+from sapwood_operator.handlers.watch_runs import WatchRuns
 
 _log = logging.getLogger(__name__)
-_FIRST_RESTART_SECONDS = 1.0
-_LAST_RESTART_SECONDS = 30.0
-_STOP_SECONDS = 10.0
+STOP_SECONDS = 10.0
+"""What kopf gets to end a run; after an error of its own it may never come to that end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,7 @@ class Watches:
         namespaces: Sequence[str],
         request_timeout_seconds: float,
         deliver: Callable[[WatchEvent], None],
+        stop_seconds: float = STOP_SECONDS,
     ) -> None:
         """``namespaces``: none means all. ``deliver`` is called in the thread of the watches."""
         self._access = access
@@ -74,6 +77,8 @@ class Watches:
         self._namespaces = tuple(namespaces)
         self._request_timeout_seconds = request_timeout_seconds
         self._deliver = deliver
+        self._stop_seconds = stop_seconds
+        self._runs = WatchRuns()
         self._stop = threading.Event()
         self._end: Callable[[], object] = _nothing
         """Ends the run of kopf that is under way."""
@@ -82,6 +87,10 @@ class Watches:
     def start(self) -> None:
         """Begin to watch, in a thread."""
         self._thread.start()
+
+    def is_watching(self) -> bool:
+        """Whether the watches go on, or may be expected to in a while."""
+        return self._thread.is_alive() and not self._runs.are_given_up(time.monotonic())
 
     def ask_to_stop(self) -> None:
         """Have the watches end soon; the program does not wait for them."""
@@ -92,20 +101,23 @@ class Watches:
     def stop(self) -> None:
         """End the watches and wait for that, at most some seconds."""
         self.ask_to_stop()
-        self._thread.join(_STOP_SECONDS)
+        self._thread.join(self._stop_seconds)
 
     # --- in the thread
 
     def _run(self) -> None:
         """Run kopf again whenever it gives up, as it does when the server answers with errors for long."""
-        pause = _FIRST_RESTART_SECONDS
         while not self._stop.is_set():
+            self._runs.begin(time.monotonic())
+            # Not asyncio.run, which waits for every task that is left: a run that does not end has to be left behind.
+            loop = asyncio.new_event_loop()
             try:
-                asyncio.run(self._watch())
-            except Exception:
-                _log.exception("the watches broke off", extra={"restart_seconds": pause})
-            self._stop.wait(pause)
-            pause = min(2 * pause, _LAST_RESTART_SECONDS)
+                loop.run_until_complete(self._watch())
+            except (Exception, asyncio.CancelledError):
+                _log.exception("the watches broke off")
+            finally:
+                loop.close()
+            self._stop.wait(self._runs.end(time.monotonic()))
 
     async def _watch(self) -> None:
         # Not the threading.Event itself: kopf would wait for it in a thread that outlives an error of kopf's own, and
@@ -114,7 +126,9 @@ class Watches:
         self._end = partial(asyncio.get_running_loop().call_soon_threadsafe, stop.set)
         if self._stop.is_set():
             return
-        await kopf.operator(
+        me = asyncio.current_task()
+        assert me is not None, "a coroutine runs in a task"
+        tasks = await kopf.spawn_tasks(
             registry=self._registry(),
             settings=self._settings(),
             standalone=True,
@@ -122,6 +136,12 @@ class Watches:
             namespaces=self._namespaces,
             stop_flag=stop,
         )
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        ending = asyncio.create_task(kopf.run_tasks(tasks, ignored={me}))
+        await asyncio.wait({ending}, timeout=self._stop_seconds)
+        if not ending.done():
+            raise TimeoutError(f"kopf did not end within {self._stop_seconds:g} s; its tasks are left behind")
+        ending.result()
 
     def _settings(self) -> kopf.OperatorSettings:
         settings = kopf.OperatorSettings()
@@ -141,17 +161,19 @@ class Watches:
             kopf.on.event(kind.api_version, kind.plural, id=kind.plural, registry=registry)(self._handler(kind))
         return registry
 
-    def _login(self, **_: object) -> kopf.ConnectionInfo:
+    async def _login(self, **_: object) -> kopf.AiohttpSession:
         scheme, _space, token = self._access.authorization().partition(" ")
         configuration = self._access.configuration
-        return kopf.ConnectionInfo(
-            server=configuration.host,
-            ca_path=configuration.ssl_ca_cert,
-            insecure=not configuration.verify_ssl,
-            scheme=scheme or None,
-            token=token or None,
-            certificate_path=configuration.cert_file,
-            private_key_path=configuration.key_file,
+        return watch_session(
+            kopf.ConnectionInfo(
+                server=configuration.host,
+                ca_path=configuration.ssl_ca_cert,
+                insecure=not configuration.verify_ssl,
+                scheme=scheme or None,
+                token=token or None,
+                certificate_path=configuration.cert_file,
+                private_key_path=configuration.key_file,
+            )
         )
 
     def _handler(self, kind: Kind) -> Callable[..., Any]:

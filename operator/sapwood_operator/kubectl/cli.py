@@ -1,11 +1,12 @@
 """``kubectl sapwood status|explain|tree|logs NAME``: kubectl runs this program for any command that begins so.
 
-Exit codes: 0; 1 for a service or a cluster that cannot be read; 2 for a command line that cannot be used.
+Exit codes: 0; 1 for a service, a log or a cluster that cannot be read; 2 for a command line that cannot be used.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 import threading
 from collections.abc import Sequence
@@ -17,9 +18,9 @@ from sapwood_operator.adapters.access import find_access
 from sapwood_operator.adapters.cluster import Cluster
 from sapwood_operator.errors import OperatorError
 from sapwood_operator.kubectl.explain import render_explain
-from sapwood_operator.kubectl.logs import Follower, prefixed, stream, writes_logs
+from sapwood_operator.kubectl.logs import Follower, NotAllowed, prefixed, stream, writes_logs
 from sapwood_operator.kubectl.picture import JsonObject
-from sapwood_operator.kubectl.reading import read_picture, read_pods
+from sapwood_operator.kubectl.reading import CannotRead, exists, read_picture, read_pods, read_service
 from sapwood_operator.kubectl.status import render_status
 from sapwood_operator.kubectl.tree import render_tree
 
@@ -27,6 +28,7 @@ EXIT_FAILED = 1
 _TIMEOUT_SECONDS = 30.0
 _CONNECTIONS = 64
 """Pods whose logs can be followed at once."""
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -59,21 +61,56 @@ def _run(options: argparse.Namespace) -> int:
     return 0
 
 
+class _LogWriter:
+    """Writes logs of pods to stdout, whole lines, and to stderr why one cannot be read. For several threads at once."""
+
+    def __init__(self, client: ApiClient, options: argparse.Namespace) -> None:
+        self._client = client
+        self._options = options
+        self._lock = threading.Lock()
+        self.failures: list[CannotRead] = []
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether the person may not read logs."""
+        return any(isinstance(failure, NotAllowed) for failure in self.failures)
+
+    def show(self, pod: JsonObject) -> None:
+        """Write one pod's log to its end."""
+        chunks = stream(self._client, pod, follow=self._options.follow, tail_lines=self._options.tail)
+        try:
+            for line in prefixed(pod["metadata"]["name"], self._options.name, chunks):
+                with self._lock:
+                    sys.stdout.write(line + "\n")
+                    sys.stdout.flush()
+        except CannotRead as error:  # the other pods' logs go on
+            self.failures.append(error)
+            sys.stderr.write(f"kubectl sapwood: {error}\n")
+
+
 def _logs(client: ApiClient, cluster: Cluster, namespace: str, options: argparse.Namespace) -> int:
-    lock = threading.Lock()
+    read_service(cluster, namespace, options.name)
+    pods = read_pods(cluster, namespace, options.name)
+    writer = _LogWriter(client, options)
+    if not options.follow:
+        for pod in filter(writes_logs, pods):
+            writer.show(pod)
+        return EXIT_FAILED if writer.failures else 0
 
-    def show(pod: JsonObject) -> None:
-        chunks = stream(client, pod, follow=options.follow, tail_lines=options.tail)
-        for line in prefixed(pod["metadata"]["name"], options.name, chunks):
-            with lock:
-                sys.stdout.write(line + "\n")
-                sys.stdout.flush()
+    def pods_now() -> list[JsonObject]:
+        try:
+            return [] if writer.is_refused else read_pods(cluster, namespace, options.name)
+        except CannotRead:  # a server that is away for a moment ends nothing
+            return []
 
-    if options.follow:
-        Follower(lambda: read_pods(cluster, namespace, options.name), show).run(threading.Event())
-    for pod in filter(writes_logs, read_pods(cluster, namespace, options.name)):
-        show(pod)
-    return 0
+    Follower(pods_now, writer.show, lambda: writer.is_refused or not exists(cluster, namespace, options.name)).run()
+    return EXIT_FAILED if writer.is_refused else 0
+
+
+def _name(text: str) -> str:
+    if not _NAME.fullmatch(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no name: give lower case letters, digits and '-'")
+    return text
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -87,12 +124,17 @@ def _parser() -> argparse.ArgumentParser:
     }
     for command, summary in summaries.items():
         sub = commands.add_parser(command, help=summary, description=summary, allow_abbrev=False)
-        sub.add_argument("name", help="name of the InferenceService")
-        sub.add_argument("-n", "--namespace", help="default: the context's")
+        sub.add_argument("name", type=_name, help="name of the InferenceService")
+        sub.add_argument("-n", "--namespace", type=_name, help="default: the context's")
         sub.add_argument("--context", help="context of the kubeconfig")
         sub.add_argument("--kubeconfig", help="default: KUBECONFIG, else the usual file")
         if command == "logs":
-            sub.add_argument("-f", "--follow", action="store_true", help="go on, with pods that start later too")
+            sub.add_argument(
+                "-f",
+                "--follow",
+                action="store_true",
+                help="go on, with pods that start later too, until the service is gone",
+            )
             sub.add_argument("--tail", type=int, help="this many of the last lines of each pod")
     return parser
 

@@ -19,6 +19,17 @@ def read_picture(cluster: Cluster, namespace: str, name: str) -> Picture:
 
     What the person may not list is left out, so a picture can be had with few rights.
     """
+    service = read_service(cluster, namespace, name)
+    objects: list[JsonObject] = []
+    for kind in (*CHILDREN, *OPTIONAL_CHILDREN, REPLICA_SETS, PODS):
+        objects += _listed(cluster, kind, namespace, label_selector=f"{SERVICE_LABEL}={name}")
+    about = f"regarding.name={name},regarding.uid={service['metadata']['uid']}"
+    events = _listed(cluster, EVENTS, namespace, field_selector=about)
+    return Picture(service, tuple(objects), tuple(events))
+
+
+def read_service(cluster: Cluster, namespace: str, name: str) -> JsonObject:
+    """Return the service; raises `CannotRead` where it does not exist or may not be read."""
     service = cluster.read(SERVICES, namespace, name)
     match service:
         case Absent():
@@ -26,17 +37,20 @@ def read_picture(cluster: Cluster, namespace: str, name: str) -> Picture:
         case Refused(_, reason, message) | Retry(reason, message):
             raise CannotRead(f"{reason}: {message}")
         case Done(body):
-            objects: list[JsonObject] = []
-            for kind in (*CHILDREN, *OPTIONAL_CHILDREN, REPLICA_SETS, PODS):
-                objects += _listed(cluster, kind, namespace, label_selector=f"{SERVICE_LABEL}={name}")
-            about = f"regarding.name={name},regarding.uid={body['metadata']['uid']}"
-            events = _listed(cluster, EVENTS, namespace, field_selector=about)
-            return Picture(body, tuple(objects), tuple(events))
+            return body
+
+
+def exists(cluster: Cluster, namespace: str, name: str) -> bool:
+    """Whether there is the service; one that cannot be read may be there."""
+    return not isinstance(cluster.read(SERVICES, namespace, name), Absent)
 
 
 def read_pods(cluster: Cluster, namespace: str, name: str) -> list[JsonObject]:
-    """Return the service's pods, none where they cannot be read."""
-    return _listed(cluster, PODS, namespace, label_selector=f"{SERVICE_LABEL}={name}")
+    """Return the service's pods; raises `CannotRead` where they may not be read."""
+    answer = cluster.list(PODS, namespace, label_selector=f"{SERVICE_LABEL}={name}")
+    if isinstance(answer, Listed):
+        return list(answer.objects)
+    raise CannotRead(f"{answer.reason}: {answer.message}")
 
 
 def _listed(

@@ -31,6 +31,13 @@ async def test_an_operator_is_ready_while_it_waits_to_lead_and_once_it_knows_the
         assert await ask(port, "/healthz") == (200, "ok\n")
 
 
+async def test_an_operator_whose_watches_are_given_up_is_to_be_started_anew() -> None:
+    watched = [True, False]
+    async with serve_health(Health("leading", watched.pop), OperatorMetrics(), host=LOOPBACK, port=0) as port:
+        assert await ask(port, "/healthz") == (503, "nothing is watched\n")
+        assert await ask(port, "/healthz") == (200, "ok\n")
+
+
 async def test_every_series_of_the_contract_is_there_from_the_first_scrape_on() -> None:
     async with serve_health(Health(), OperatorMetrics(), host=LOOPBACK, port=0) as port:
         _, text = await ask(port, "/metrics")

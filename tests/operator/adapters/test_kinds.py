@@ -21,6 +21,10 @@ def test_an_object_has_its_address(kind: Kind, path: str) -> None:
     assert kind.path("team", "x") == path
 
 
+def test_a_name_leads_to_no_other_path() -> None:
+    assert PODS.path("a/b", "x/log?y#z") == "/api/v1/namespaces/a%2Fb/pods/x%2Flog%3Fy%23z"
+
+
 def test_no_namespace_means_all_of_them() -> None:
     assert PODS.collection("") == "/api/v1/pods"
 

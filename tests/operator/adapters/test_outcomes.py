@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from sapwood_operator.adapters.outcomes import (
+    API_GONE,
     MAX_MESSAGE,
+    NAMESPACE_LEAVING,
     Absent,
     Done,
     Outcome,
@@ -17,6 +19,7 @@ from sapwood_operator.adapters.outcomes import (
     judge,
     unreachable,
 )
+from sapwood_operator.adapters.shallow import DOCUMENT_LEVELS, read_json
 
 
 def status(code: int, reason: str = "", message: str = "", **details: Any) -> bytes:
@@ -46,7 +49,21 @@ RULES: list[tuple[str, int, bytes, str | None, Outcome]] = [
         404,
         b"404 page not found\n",
         None,
-        Refused(404, "Status404", "404 page not found\n"),
+        Refused(404, API_GONE, "404 page not found\n"),
+    ),
+    (
+        "a kind that has just gone refuses, in the words of a server that still knows its group",
+        404,
+        status(404, "NotFound", "the server could not find the requested resource"),
+        None,
+        Refused(404, API_GONE, "the server could not find the requested resource"),
+    ),
+    (
+        "a kind that is going takes nothing new",
+        403,
+        status(403, "Forbidden", "create not allowed while custom resource definition is terminating"),
+        None,
+        Refused(403, API_GONE, "create not allowed while custom resource definition is terminating"),
     ),
     (
         "no right, a quota or Pod Security refuses",
@@ -62,7 +79,7 @@ RULES: list[tuple[str, int, bytes, str | None, Outcome]] = [
         403,
         status(403, "Forbidden", "being terminated", causes=[{"reason": "NamespaceTerminating"}]),
         None,
-        Retry("Forbidden", "being terminated"),
+        Retry(NAMESPACE_LEAVING, "being terminated"),
     ),
     ("a token may have been replaced", 401, status(401, "Unauthorized", "no"), None, Retry("Unauthorized", "no")),
     ("another write came first", 409, status(409, "Conflict", "changed"), None, Retry("Conflict", "changed")),
@@ -74,6 +91,13 @@ RULES: list[tuple[str, int, bytes, str | None, Outcome]] = [
         Retry("TooManyRequests", "later", 7.0),
     ),
     ("a broken server mends", 500, status(500, "InternalError", "oops"), None, Retry("InternalError", "oops")),
+    (
+        "an object that is nested too deeply is cut and stops nothing",
+        200,
+        b'{"deep":' * 5000 + b"1" + b"}" * 5000,
+        None,
+        Done({"deep": read_json(b'{"deep":' * (DOCUMENT_LEVELS - 1) + b"null" + b"}" * (DOCUMENT_LEVELS - 1))}),
+    ),
     ("a proxy's page is no answer", 503, b"<html>", None, Retry("Status503", "<html>")),
     (
         "somebody's webhook that is down must be seen",
@@ -88,6 +112,13 @@ RULES: list[tuple[str, int, bytes, str | None, Outcome]] = [
         status(500, "", "failed to create typed patch object (…): .spec.x: field not declared in schema"),
         None,
         Refused(500, "Invalid", "failed to create typed patch object (…): .spec.x: field not declared in schema"),
+    ),
+    (
+        "a value that the field cannot have stays wrong, although the server calls it its own error",
+        500,
+        status(500, "", "failed to convert new object (…) to smd typed: cannot convert float64 to int64"),
+        None,
+        Refused(500, "Invalid", "failed to convert new object (…) to smd typed: cannot convert float64 to int64"),
     ),
     ("a date as Retry-After is left", 503, b"", "Wed, 21 Oct", Retry("Status503", "")),
 ]

@@ -124,6 +124,14 @@ def test_without_its_deployment_a_service_is_not_ready_until_it_has_one_again() 
     assert "NotServing" in reasons(step)
 
 
+def test_a_deployment_paused_by_hand_goes_on() -> None:
+    world = converged()
+    paused = copy.deepcopy(dict(world.children[DEPLOYMENT]))
+    paused["spec"]["paused"] = True
+    step = planned(replace(world, children={**world.children, DEPLOYMENT: paused}))
+    assert [child["spec"]["paused"] for child in step.applies] == [False]
+
+
 def test_an_image_edited_by_hand_is_set_back_and_the_status_says_not_ready_meanwhile() -> None:
     world = converged()
     children = copy.deepcopy(dict(world.children))
@@ -309,6 +317,17 @@ def test_children_that_another_object_controls_are_not_taken_over() -> None:
     step = planned(replace(world, children=children))
     assert step.applies == ()
     assert conditions_of(step)["Degraded"] == ("True", "NameTaken")
+
+
+def test_an_address_that_belongs_to_somebody_else_is_not_told() -> None:
+    world = converged()
+    assert "url" in world.service["status"]
+    address = ObjectRef("v1", "Service", "team", "chat")
+    stranger = {**world.children[address], "metadata": {"name": "chat", "namespace": "team"}}
+    step = planned(replace(world, children={**world.children, address: stranger}))
+    assert conditions_of(step)["Degraded"] == ("True", "NameTaken")
+    assert isinstance(step.status, StatusChange)
+    assert "url" not in step.status.status
 
 
 # --- Refusals

@@ -17,7 +17,7 @@ from sapwood_operator.domain.model import (
     PodCache,
     SecretKey,
 )
-from sapwood_operator.domain.spec import FixedReplicas, Rollout, ScaledReplicas, read
+from sapwood_operator.domain.spec import MAX_LEVELS, FixedReplicas, Rollout, ScaledReplicas, read
 from sapwood_operator.errors import InvalidSpec
 
 
@@ -126,3 +126,13 @@ def test_who_decides_the_number_of_replicas_is_read(fields: dict[str, Any], repl
 def test_what_cannot_be_used_is_refused_by_its_path(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidSpec, match=message):
         read(a_service(**fields))
+
+
+def nested(levels: int) -> Any:
+    return {"a": [nested(levels - 2)]} if levels > 1 else {"a": 1}
+
+
+def test_a_spec_may_be_nested_as_deeply_as_pods_are_and_no_deeper() -> None:
+    read(a_service(podTemplate=nested(MAX_LEVELS - 1)))
+    with pytest.raises(InvalidSpec, match=r"spec.podTemplate: .* nested more than 64 levels deep"):
+        read(a_service(podTemplate=nested(MAX_LEVELS + 1)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import pytest
@@ -46,18 +45,32 @@ def test_a_pod_that_was_never_scheduled_writes_nothing() -> None:
     assert not writes_logs({"metadata": {"name": "a"}, "status": {"phase": "Pending"}})
 
 
+def followed(*looks: list[dict[str, Any]]) -> list[str]:
+    """Return the pods whose log was shown while the cluster had these pods, one look after the other, and then none."""
+    shown: list[str] = []
+    seen = iter(looks)
+    follower = Follower(
+        lambda: next(seen, []), lambda pod: shown.append(pod["metadata"]["name"]), lambda: True, wait_seconds=0.0
+    )
+    follower.run()
+    return sorted(shown)
+
+
 def test_following_shows_each_pod_once_and_those_that_come_later_too() -> None:
-    stop, shown = threading.Event(), []
-    looks = iter([[a_pod("a", {"running": {}}), a_pod("b", {"waiting": {}})], [a_pod("a", {"running": {}})]])
+    a, b = a_pod("a", {"running": {}}), a_pod("b", {"running": {}})
+    assert followed([a, a_pod("b", {"waiting": {}})], [a], [a, b]) == ["pod-a", "pod-b"]
 
-    def read_pods() -> list[dict[str, Any]]:
-        pods = next(looks, None)
-        if pods is None:
-            stop.set()
-            return [a_pod("a", {"running": {}}), a_pod("b", {"running": {}})]
-        return pods
 
-    follower = Follower(read_pods, lambda pod: shown.append(pod["metadata"]["name"]), wait_seconds=0.0)
-    follower.run(stop)
-    follower.join()
-    assert sorted(shown) == ["pod-a", "pod-b"]
+def test_following_shows_an_engine_that_was_started_again() -> None:
+    again = a_pod("a", {"running": {}})
+    again["status"]["containerStatuses"][0]["restartCount"] = 1
+    assert followed([a_pod("a", {"running": {}})], [again], [again]) == ["pod-a", "pod-a"]
+
+
+def test_following_waits_for_pods_while_there_is_a_service() -> None:
+    looks, services = iter([[], [a_pod("a", {"running": {}})], []]), iter([False, True])
+    shown: list[str] = []
+    Follower(
+        lambda: next(looks), lambda pod: shown.append(pod["metadata"]["name"]), lambda: next(services), wait_seconds=0.0
+    ).run()
+    assert shown == ["pod-a"]

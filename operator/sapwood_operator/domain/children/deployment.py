@@ -27,6 +27,7 @@ def deployment(spec: ServiceSpec, settings: OperatorSettings, replicas: int) -> 
         spec,
         spec={
             "replicas": replicas,
+            "paused": False,  # no deadline runs for one that somebody paused, so it would wait for ever without a word
             "revisionHistoryLimit": _KEPT_REVISIONS,
             "progressDeadlineSeconds": settings.progress_deadline_seconds,
             "selector": {"matchLabels": names.selector(spec.name)},

@@ -1,0 +1,135 @@
+"""Every manifest in ``examples/`` is applied as a reader would, and the operator makes all of it that it can.
+
+What this cluster lacks (claims, Secrets, zones, an NFS server) is named by the conditions. That chat.yaml gets Ready
+and answers is told by ``test_chat.py``: no engine is started here.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+from support_crds import EXAMPLES
+
+from operator_process import operator
+from operator_setup import prepare
+from world import World, condition, eventually
+
+NAMESPACE = f"examples-{os.getpid()}"
+VOLUMES = "/api/v1/persistentvolumes"
+SETTLE_SECONDS = 60
+ENGINE_CHILDREN = ("ServiceAccount", "NetworkPolicy", "Service", "PodDisruptionBudget", "Deployment")
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What becomes of an example's service here."""
+
+    file: str
+    service: str
+    arguments: frozenset[str]
+    """Of the engine, some of those that the manifest asks for."""
+    reason: str
+    """Of the condition Ready, which is False."""
+    lack: str
+    """What the cluster lacks: in that condition's message, or in an Event of the pod, which alone tells of volumes that
+    cannot be mounted."""
+
+    def __str__(self) -> str:
+        return self.file
+
+
+TABLE = (
+    Expected(
+        "complete.yaml",
+        "complete",
+        frozenset({"--model=/models/complete-7b", "--quantization=int8", "--context-length=32768"}),
+        "Unschedulable",
+        "persistentvolumeclaim",
+    ),
+    Expected(
+        "huggingface.yaml",
+        "qwen",
+        frozenset({"--model=Qwen/Qwen3-0.6B@main", "--served-model-name=qwen"}),
+        "ContainerConfigInvalid",
+        'secret "hugging-face" not found',
+    ),
+    Expected("pod-template.yaml", "archive", frozenset({"--model=/weights/archive-7b"}), "ReplicasStarting", "nfs"),
+    Expected(
+        "replicas.yaml",
+        "assistant",
+        frozenset({"--model=Qwen/Qwen3-0.6B", "--drain-seconds=900.0"}),
+        "Unschedulable",
+        "topology spread constraints",
+    ),
+)
+
+
+def kubectl(*args: str) -> str:
+    done = subprocess.run(["kubectl", *args], check=False, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """A cluster with an operator, a volume for the claim ``models``, and the examples of the table."""
+    site = prepare(tmp_path_factory.mktemp("examples"))
+    volume = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": NAMESPACE},
+        "spec": {
+            "capacity": {"storage": "20Gi"},
+            "accessModes": ["ReadWriteMany"],
+            "hostPath": {"path": "/var/examples", "type": "DirectoryOrCreate"},
+            "claimRef": {"namespace": NAMESPACE, "name": "models"},
+        },
+    }
+    with operator(site.kubeconfig(), site.folder / "log", identity="examples") as process:
+        process.wait_until_leading()
+        site.world.make_namespace(NAMESPACE)
+        site.world.apply(VOLUMES, volume)
+        for expected in TABLE:
+            kubectl("apply", "--namespace", NAMESPACE, "--filename", f"examples/{expected.file}")
+        yield site.world
+        for expected in TABLE:
+            kubectl("delete", "--wait=false", "--namespace", NAMESPACE, "--filename", f"examples/{expected.file}")
+        site.world.delete(f"{VOLUMES}/{NAMESPACE}")
+        site.world.delete(f"/api/v1/namespaces/{NAMESPACE}")
+
+
+def test_every_example_is_tried() -> None:
+    assert {path.name for path in EXAMPLES} == {"chat.yaml", *(expected.file for expected in TABLE)}
+
+
+@pytest.mark.parametrize("expected", TABLE, ids=str)
+def test_an_example_becomes_all_that_it_asks_for(world: World, expected: Expected) -> None:
+    wanted = {(kind, f"{expected.service}-engine") for kind in ENGINE_CHILDREN}
+    wanted |= {("Service", expected.service), ("ConfigMap", f"{expected.service}-routing")}
+    eventually(lambda: wanted <= world.children(NAMESPACE).keys(), "the children")
+    pod = world.children(NAMESPACE)["Deployment", f"{expected.service}-engine"]["spec"]["template"]["spec"]
+    assert expected.arguments <= set(pod["containers"][0]["args"])
+
+
+@pytest.mark.usefixtures("harness")  # another cluster lacks other things
+@pytest.mark.parametrize("expected", TABLE, ids=str)
+def test_an_example_says_what_the_cluster_lacks(world: World, expected: Expected) -> None:
+    def is_told() -> bool:
+        verdict = condition(world.service(NAMESPACE, expected.service), "Ready")
+        told = (verdict.get("message", ""), *pod_events(world, expected.service))
+        return verdict.get("reason") == expected.reason and any(expected.lack in text for text in told)
+
+    eventually(is_told, f"{expected.reason} with {expected.lack!r}", within_seconds=SETTLE_SECONDS)
+    service = world.service(NAMESPACE, expected.service)
+    assert condition(service, "Serving")["reason"] == "NoReplicaReady"
+    assert condition(service, "Unsupported")["reason"] == "AllSupported"
+
+
+def pod_events(world: World, service: str) -> list[str]:
+    """What was told of the pods of a service."""
+    events = world.items(f"/apis/events.k8s.io/v1/namespaces/{NAMESPACE}/events")
+    return [event.get("note", "") for event in events if event["regarding"]["name"].startswith(f"{service}-engine-")]
