@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -35,7 +36,7 @@ CHANGE: Mapping[str, Any] = {
     "model": {"name": "other", "source": {"builtin": "smollm2-135m"}},
     "disruption": {"minAvailable": "50%"},
 }
-"""It differs in the budget, the pods and the route."""
+"""What a service is changed to: the budget, the pods and the route differ then."""
 CASES: list[tuple[Work, Fault, int]] = [
     (work, fault, number) for work, calls in NUM_CALLS.items() for fault in FAULTS for number in range(1, calls + 1)
 ]
@@ -112,11 +113,8 @@ def namespace_of(work: Work, fault: str, number: int) -> str:
 
 def wait_until_settled(stage: Stage, *namespaces: str) -> None:
     for namespace in namespaces:
-        eventually(
-            lambda namespace=namespace: state_of(stage.world, namespace),  # type: ignore[misc]  # of this turn
-            f"a settled {namespace}",
-            within_seconds=CONVERGE_SECONDS,
-        )
+        state = partial(state_of, stage.world, namespace)
+        eventually(state, f"a settled {namespace}", within_seconds=CONVERGE_SECONDS)
 
 
 def check_same(stage: Stage, namespace: str, twin: str) -> None:

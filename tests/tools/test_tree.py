@@ -113,7 +113,7 @@ def test_a_real_cache_is_drawn_as_it_is() -> None:
 class EngineWithTree(FakeClient):
     """Answers the admin API with a tree of one node."""
 
-    async def admin(self, action: Literal["cache", "flush", "check"], **arguments: Any) -> dict[str, Any]:
+    async def admin(self, action: Literal["cache", "blocks", "flush", "check"], **arguments: Any) -> dict[str, Any]:
         assert action == "cache"
         assert arguments["max_nodes"] == 7
         return cache(node(0))
