@@ -1,7 +1,7 @@
 """Every manifest in ``examples/`` is applied as a reader would, and the operator makes all of it that it can.
 
-What this cluster lacks (claims, Secrets, zones, an NFS server) is named by the conditions. That chat.yaml gets Ready
-and answers is told by ``test_chat.py``: no engine is started here.
+What this cluster lacks for them (claims, a Secret, zones, an NFS server) is told. That chat.yaml gets Ready and answers
+is shown by ``test_chat.py``: no engine is started here.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Expected:
     reason: str
     """Of the condition Ready, which is False."""
     lack: str
-    """What the cluster lacks: in that condition's message, or in an Event of the pod, which alone tells of volumes that
+    """What the cluster lacks: in that condition's message or in an Event of a pod, which alone tells of volumes that
     cannot be mounted."""
 
     def __str__(self) -> str:
@@ -113,6 +113,13 @@ def test_an_example_becomes_all_that_it_asks_for(world: World, expected: Expecte
     eventually(lambda: wanted <= world.children(NAMESPACE).keys(), "the children")
     pod = world.children(NAMESPACE)["Deployment", f"{expected.service}-engine"]["spec"]["template"]["spec"]
     assert expected.arguments <= set(pod["containers"][0]["args"])
+
+
+def test_the_ingress_that_an_example_asks_for_is_made(world: World) -> None:
+    path = f"/apis/networking.k8s.io/v1/namespaces/{NAMESPACE}/ingresses/complete"
+    ingress = eventually(lambda: world.get(path), "the Ingress")
+    assert ingress["spec"]["ingressClassName"] == "nginx"
+    assert ingress["spec"]["tls"] == [{"hosts": ["complete.example.com"], "secretName": "complete-tls"}]
 
 
 @pytest.mark.usefixtures("harness")  # another cluster lacks other things

@@ -64,9 +64,9 @@ def namespace(world: World) -> Iterator[str]:
 # A node that is lost
 
 
-def replicas_by_node(world: World, namespace: str, name: str) -> dict[str, JsonObject]:
-    selector = f"labelSelector=serving.sapwood.dev%2Fservice%3D{name}"
-    pods = world.items(f"/api/v1/namespaces/{namespace}/pods?{selector}")
+def replicas_by_node(world: World, namespace: str) -> dict[str, JsonObject]:
+    """The pods of chat."""
+    pods = world.items(f"/api/v1/namespaces/{namespace}/pods?{OWNED}%3Dchat")
     return {pod["spec"].get("nodeName", ""): pod for pod in pods}
 
 
@@ -93,7 +93,7 @@ def test_a_node_that_is_lost_takes_its_replicas_out_of_service_and_brings_them_b
     world.make_service(namespace, "chat", replicas=2, placement=ONE_A_NODE, **STAND_IN)
     world.make_service(namespace, "other", placement=ON_FIRST, **STAND_IN)
     wait_ready(world, namespace, "chat", "other")
-    pods = replicas_by_node(world, namespace, "chat")
+    pods = replicas_by_node(world, namespace)
     assert pods.keys() == {"node-1", "node-2"}
     before = {name: world.call("GET", service_path(namespace, name)) for name in ("chat", "other")}
     processes.send(harness, "node-2", signal.SIGSTOP)
@@ -106,7 +106,7 @@ def test_a_node_that_is_lost_takes_its_replicas_out_of_service_and_brings_them_b
         processes.send(harness, "node-2", signal.SIGCONT)
     wait_ready(world, namespace, "chat")
     eventually(lambda: ready_nodes(world, namespace) == pods.keys(), "both replicas to be sent requests")
-    after = replicas_by_node(world, namespace, "chat")
+    after = replicas_by_node(world, namespace)
     assert {node: identity(pod) for node, pod in after.items()} == {node: identity(pod) for node, pod in pods.items()}
     for name, type_ in (("chat", "Serving"), ("other", "Serving"), ("other", "Ready")):
         version = before[name]["metadata"]["resourceVersion"]
