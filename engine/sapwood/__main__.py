@@ -36,10 +36,14 @@ PROGRAMS: dict[str, Program] = {
     "gateway": Program("one OpenAI address in front of many engines", "sapwood_gateway.cli", "main", "gateway"),
     "operator": Program("reconcile InferenceServices in a cluster", "sapwood_operator.cli", "main", "operator"),
     "bench": Program("measure any OpenAI address with the six workloads", "sapwood_tools.bench.cli", "main", "engine"),
+    "replay": Program("replay a trace over replicas", "sapwood_tools.replay.cli", "main", "gateway"),
     "tree": Program("show the radix tree of a running engine", "sapwood_tools.tree", "main", "engine"),
     "bench-core": Program("measure the pure core beside baselines", "sapwood_tools.bench_core", "main", "engine"),
     "soak": Program("run random operations on the core for long", "sapwood_tools.soak", "main", "engine"),
 }
+
+KUBECTL = Program("look at InferenceServices", "sapwood_operator.kubectl.cli", "main", "operator")
+"""A script of its own, because kubectl finds its plugins by their names."""
 
 
 def usage() -> str:
@@ -71,6 +75,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         with open(os.devnull, "wb") as nowhere:
             os.dup2(nowhere.fileno(), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
+
+
+def kubectl_sapwood() -> int:
+    """Run ``kubectl sapwood`` with the process's arguments."""
+    return _run(KUBECTL, sys.argv[1:])
 
 
 def _open_missing_streams() -> None:
@@ -106,7 +115,7 @@ def _run(program: Program, arguments: list[str]) -> int:
             raise
         print(
             f"sapwood: this command needs the package {missing.name!r}; "
-            f"install it with: pip install 'sapwood[{program.extra}]'",
+            f"install it from a checkout of Sapwood with: pip install '.[{program.extra}]'",
             file=sys.stderr,
         )
         return 1

@@ -28,6 +28,7 @@ TORCH_FREE = [
     "sapwood_gateway.cli",
     "sapwood_operator.cli",
     "sapwood_tools.bench.cli",
+    "sapwood_tools.replay.cli",
     "sapwood_tools.tree",
 ]
 """Modules that the HTTP process and the tools begin with; the worker alone loads torch."""

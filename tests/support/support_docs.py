@@ -24,6 +24,7 @@ DOCUMENTS = tuple(
         "bench/peers/README.md",
         "bench/workloads/README.md",
         "docs/performance.md",
+        "docs/routing.md",
     )
 )
 

@@ -6,11 +6,15 @@ import os
 import signal
 import subprocess
 import sys
+import tomllib
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 
 from sapwood import __main__ as command
+
+PROJECT = Path("pyproject.toml").read_text(encoding="utf-8")
 
 
 def test_every_program_named_can_be_loaded() -> None:
@@ -67,4 +71,23 @@ def test_a_missing_extra_is_told_with_what_to_install(
     monkeypatch.delitem(sys.modules, "sapwood_tools.tree", raising=False)
     monkeypatch.setitem(sys.modules, "aiohttp", None)  # as if it were not installed
     assert command.main(["tree"]) == 1
-    assert "pip install 'sapwood[engine]'" in capsys.readouterr().err
+    assert "pip install '.[engine]'" in capsys.readouterr().err
+
+
+def test_the_plugin_of_kubectl_without_the_operators_packages_says_what_to_install() -> None:
+    without = "import sys; sys.modules['kubernetes'] = None; from sapwood.__main__ import kubectl_sapwood as run; "
+    done = subprocess.run(
+        [sys.executable, "-c", without + "sys.exit(run())", "status", "chat"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("sapwood: this command needs the package 'kubernetes")
+    assert done.stderr.endswith("install it from a checkout of Sapwood with: pip install '.[operator]'\n")
+
+
+def test_the_script_that_kubectl_runs_is_that_plugin() -> None:
+    (script,) = [s for s in tomllib.loads(PROJECT)["project"]["scripts"].items() if s[0] == "kubectl-sapwood"]
+    assert script[1] == f"{command.__name__}:{command.kubectl_sapwood.__name__}"
+    assert callable(command.KUBECTL.load())

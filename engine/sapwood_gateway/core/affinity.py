@@ -1,0 +1,140 @@
+"""Which replica a prompt costs least on: what it would have to compute there, against what that one has to do already.
+
+All is counted in tokens to compute. The measure of a replica is::
+
+      tokens of the prompt that it does not hold
+    + request_tokens  x its requests beyond the least busy one's and `free_requests`
+    + waiting_weight  x its waiting tokens beyond the shortest queue's;  all of them beyond `overload_tokens`
+    + recent_weight   x its recent work (`core.recent_work`);  all of it beyond the mean and `uneven_share` of a cache
+    - sticky_tokens,    where the prompt's session was before
+
+Waiting and past work weigh little for as long as they are moderate. To compute a prefix again makes everybody wait who
+comes later, while a queue passes; and most prompts are new and level out what is uneven at no price. Beyond the two
+bounds they weigh in full: then even a long prefix is computed once more elsewhere, and has two holders from there on.
+So a beginning that all prompts share cannot draw all of them to one replica.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Literal, NamedTuple
+
+Reason = Literal["prefix", "sticky", "spill", "least_load"]
+"""``prefix``: nobody holds more of it. ``sticky``: its session's. ``spill``: another holds more, and has too much to
+do. ``least_load``: nobody holds any of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """What load counts against tokens saved; docs/routing.md has what they do on traces."""
+
+    request_tokens: int = 256
+    """A request that runs slows all others of its replica, about as much as so many tokens to prefill."""
+    free_requests: int = 4
+    """So many more than the least busy one has are no load: a batch costs hardly more than a single one."""
+    waiting_weight: float = 0.02
+    """Of a waiting token. With 0.1 the traces lose half a percent of their hits, with 1 seven."""
+    overload_tokens: int = 131_072
+    """So many more waiting tokens than the shortest queue's are too many: one very long prompt. It is a time in
+    disguise, so engines that compute slowly want less."""
+    recent_weight: float = 0.01
+    """Of a token of recent work. A tenth of it leaves replicas unequal, ten times as much moves prefixes for it."""
+    uneven_share: float = 0.25
+    """Of a cache: so much more recent work than the mean is too much."""
+    sticky_tokens: int = 1_024
+    """What a session's return is worth: a few turns that an index may not know of."""
+    tie_tokens: int = 64
+    """Where nobody holds more of a prompt than another, replicas so close to the best are as good, and the prompt's
+    own hash picks one: so gateways that do not know of each other send it to the same one."""
+
+
+DEFAULT_WEIGHTS = Weights()
+
+
+class Candidate(NamedTuple):
+    """One replica that can take the request, and all that is weighed of it: a tuple, as many are made a decision."""
+
+    replica: str
+    matched_tokens: int
+    """Of the prompt, that it holds."""
+    num_requests: int
+    """Running and waiting."""
+    waiting_tokens: int
+    """Of waiting requests, that are to be computed."""
+    recent_tokens: float
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Where the prompt goes, and why."""
+
+    replica: str
+    reason: Reason
+    matched_tokens: int
+    """Expected to be found there."""
+    cost_tokens: float
+    """Its measure, as above."""
+
+
+def choose(
+    candidates: Sequence[Candidate],
+    prompt_tokens: int,
+    *,
+    key: bytes,
+    session_replica: str | None,
+    mean_recent_tokens: float,
+    cache_tokens: float,
+    weights: Weights = DEFAULT_WEIGHTS,
+) -> Decision:
+    """Return the decision for one prompt; ``candidates`` are at least one, in any order.
+
+    ``key``: `placing_key` of the prompt. ``session_replica``: where the prompt's session was last, None for no session
+    or a new one. ``mean_recent_tokens``: recent work of all replicas, also of those that cannot take it;
+    ``cache_tokens``: what a cache holds, on the average.
+    """
+    matches = [each.matched_tokens for each in candidates]
+    fewest = min([each.num_requests for each in candidates]) + weights.free_requests
+    shortest = min([each.waiting_tokens for each in candidates])
+    uneven = mean_recent_tokens + weights.uneven_share * cache_tokens
+    costs: list[float] = []
+    for replica, matched, requests, waiting, recent in candidates:
+        cost = prompt_tokens - matched + weights.waiting_weight * (waiting - shortest)
+        cost += weights.recent_weight * (recent - mean_recent_tokens)
+        if requests > fewest:
+            cost += weights.request_tokens * (requests - fewest)
+        if waiting - shortest > weights.overload_tokens:
+            cost += waiting - shortest - weights.overload_tokens
+        if recent > uneven:
+            cost += recent - uneven
+        if replica == session_replica:
+            cost -= weights.sticky_tokens
+        costs.append(cost)
+    longest = max(matches)
+    least = min(costs)
+    margin = weights.tie_tokens if key and longest == min(matches) else 0
+    tied = [(each, cost) for each, cost in zip(candidates, costs, strict=True) if cost <= least + margin]
+    chosen, cost = tied[0] if len(tied) == 1 else max(tied, key=lambda pair: (_rank(key, pair[0]), pair[0].replica))
+    return Decision(chosen.replica, _reason(chosen, longest, session_replica), chosen.matched_tokens, cost)
+
+
+def placing_key(chain: Sequence[bytes], matched_blocks: int) -> bytes:
+    """Return what tells a prompt from those that begin like it: its first block that no replica holds.
+
+    ``matched_blocks``: most that any holds. Where one holds all it is the last block; without whole blocks, nothing.
+    """
+    return chain[min(matched_blocks, len(chain) - 1)] if chain else b""
+
+
+def _rank(key: bytes, candidate: Candidate) -> bytes:
+    """Highest random weight (Thaler and Ravishankar, 1998): when a replica goes, only its own keys go elsewhere."""
+    return blake2b(candidate.replica.encode(), key=key, digest_size=8).digest()
+
+
+def _reason(chosen: Candidate, longest: int, session_replica: str | None) -> Reason:
+    if 0 < longest == chosen.matched_tokens:
+        return "prefix"
+    if chosen.replica == session_replica:
+        return "sticky"
+    return "spill" if longest else "least_load"

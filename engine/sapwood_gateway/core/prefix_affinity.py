@@ -1,0 +1,119 @@
+"""The policy ``PrefixAffinity`` of one service: what it remembers between requests, and decisions made of that.
+
+::
+
+    decision = policy.decide(prompt, loads)     # changes nothing
+    policy.sent(prompt, decision)               # it is on its way
+    policy.computed(prompt, decision)           # its answer begins, or there will be none
+    policy.answered(decision.replica, tokens)   # and this long it was
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sapwood_gateway.core.affinity import DEFAULT_WEIGHTS, Candidate, Decision, Weights, choose, placing_key
+from sapwood_gateway.core.in_flight import InFlight
+from sapwood_gateway.core.prefix_index import PrefixIndex
+from sapwood_gateway.core.recent_work import RecentWork
+from sapwood_gateway.core.sessions import Sessions
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A prompt as it is routed."""
+
+    num_tokens: int
+    chain: Sequence[bytes]
+    """Hashes of its whole blocks."""
+    session: str | None = None
+    """`sessions.session_key` of what the request gives."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """A replica that can take the request, and what it has to do."""
+
+    replica: str
+    num_requests: int
+    waiting_tokens: int
+
+
+class PrefixAffinity:
+    """Index, recent work and sessions of one service's replicas; ``block_tokens`` are in a block."""
+
+    def __init__(self, block_tokens: int, weights: Weights = DEFAULT_WEIGHTS) -> None:
+        self.block_tokens = block_tokens
+        self.index = PrefixIndex()
+        """For feeds of events; replicas join and leave by `join` and `leave` below."""
+        self._weights = weights
+        self._recent = RecentWork()
+        self._sessions = Sessions()
+        self._in_flight = InFlight()
+        """Of replicas that publish events; all others' blocks are guessed from what they are sent."""
+
+    def join(self, replica: str, capacity_blocks: int, *, publishes_events: bool) -> None:
+        """Know ``replica``; one that publishes its blocks is told of by a feed, of another they are guessed.
+
+        As much memory as ``capacity_blocks`` take may be used: the caller says how much of an engine's word to believe.
+        """
+        self.index.join(replica, capacity_blocks)
+        self._recent.join(replica, capacity_blocks * self.block_tokens)
+        if publishes_events:
+            self._in_flight.join(replica)
+
+    def leave(self, replica: str) -> None:
+        """Forget ``replica``, if it is known."""
+        self.index.leave(replica)
+        self._recent.leave(replica)
+        self._in_flight.leave(replica)
+
+    def decide(self, prompt: Prompt, loads: Sequence[Load]) -> Decision:
+        """Return which of ``loads`` takes ``prompt``; there is at least one, and all have joined."""
+        matched = self._matched(prompt.chain)
+        recent = self._recent.tokens
+        # The last token is computed in any case: its logits are wanted.
+        most = max(0, prompt.num_tokens - 1)
+        candidates = [
+            Candidate(
+                replica=load.replica,
+                matched_tokens=min(matched.get(load.replica, 0) * self.block_tokens, most),
+                num_requests=load.num_requests,
+                waiting_tokens=load.waiting_tokens,
+                recent_tokens=recent[load.replica],
+            )
+            for load in loads
+        ]
+        return choose(
+            candidates,
+            prompt.num_tokens,
+            key=placing_key(prompt.chain, max(matched.values(), default=0)),
+            session_replica=self._sessions.replica_of(prompt.session),
+            mean_recent_tokens=self._recent.mean,
+            cache_tokens=self._recent.mean_capacity,
+            weights=self._weights,
+        )
+
+    def sent(self, prompt: Prompt, decision: Decision) -> None:
+        """``prompt`` is on its way to where ``decision`` says, a replica that is known."""
+        self._recent.add(decision.replica, prompt.num_tokens - decision.matched_tokens)
+        self._sessions.note(prompt.session, decision.replica)
+        if decision.replica in self._in_flight:
+            self._in_flight.begin(decision.replica, prompt.chain)
+        else:
+            self.index.store(decision.replica, prompt.chain)
+
+    def computed(self, prompt: Prompt, decision: Decision) -> None:
+        """The replica has computed ``prompt`` and told of it, or will not; once for each that was `sent`."""
+        self._in_flight.end(decision.replica, prompt.chain)
+
+    def answered(self, replica: str, num_tokens: int) -> None:
+        """``replica`` has computed an answer of ``num_tokens``."""
+        self._recent.add(replica, num_tokens)
+
+    def _matched(self, chain: Sequence[bytes]) -> dict[str, int]:
+        matched = self.index.matched(chain)
+        for replica, num_blocks in self._in_flight.matched(chain).items():
+            matched[replica] = max(num_blocks, matched.get(replica, 0))
+        return matched

@@ -1,0 +1,120 @@
+"""The policies that can be replayed: the gateway's own, and hashing as others do it, to compare with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from hashlib import blake2b
+from typing import Protocol
+
+from sapwood_contract.routing import RoutingPolicy
+from sapwood_engine.core.block_log import BlockEvent, BlocksCleared, BlocksRemoved, BlocksStored
+from sapwood_gateway.core.affinity import Decision, Weights
+from sapwood_gateway.core.balance import NoReplica, Report, Standing, pick
+from sapwood_gateway.core.block_feed import Batch, BlockFeed, Cleared, Event, Removed, Stored
+from sapwood_gateway.core.circuit import Closed
+from sapwood_gateway.core.prefix_affinity import Load, PrefixAffinity
+from sapwood_gateway.core.routes import Replica, Service, ServiceKey
+from sapwood_tools.replay.trace import BLOCK_TOKENS, TraceRequest
+
+HASHED_BLOCKS = 2
+"""Of a prompt, that plain hashing looks at. One would be the same for all: a trace's prompts begin alike."""
+
+
+class Policy(Protocol):
+    """Decides for one request after the other, and is told what became of them."""
+
+    def place(self, request: TraceRequest, loads: Sequence[Load], /) -> Decision:
+        """Return where ``request`` goes, which goes there now."""
+
+    def computed(self, request: TraceRequest, decision: Decision, events: Sequence[BlockEvent]) -> None:
+        """The prompt is computed, and ``events`` tell how the replica's cache has changed for it."""
+
+    def answered(self, request: TraceRequest, decision: Decision) -> None:
+        """Its answer has ended."""
+
+
+class Affinity:
+    """The gateway's prefix affinity, told of blocks by the engines' events, or left to guess."""
+
+    def __init__(self, replicas: Sequence[str], capacity_blocks: int, weights: Weights, *, events: bool) -> None:
+        self._policy = PrefixAffinity(BLOCK_TOKENS, weights)
+        for replica in replicas:
+            self._policy.join(replica, capacity_blocks, publishes_events=events)
+        self._feeds = {replica: BlockFeed(self._policy.index, replica) for replica in replicas if events}
+        self._sequences = dict.fromkeys(replicas, 0)
+
+    def place(self, request: TraceRequest, loads: Sequence[Load]) -> Decision:
+        decision = self._policy.decide(request.prompt, loads)
+        self._policy.sent(request.prompt, decision)
+        return decision
+
+    def computed(self, request: TraceRequest, decision: Decision, events: Sequence[BlockEvent]) -> None:
+        replica = decision.replica
+        if replica in self._feeds:
+            self._feeds[replica].apply(Batch("replay", self._sequences[replica], [_told(event) for event in events]))
+            self._sequences[replica] += 1
+        self._policy.computed(request.prompt, decision)
+
+    def answered(self, request: TraceRequest, decision: Decision) -> None:
+        self._policy.answered(decision.replica, request.output_tokens)
+
+
+class _Forgetful:
+    """What does not learn from what became of a request."""
+
+    def computed(self, request: TraceRequest, decision: Decision, events: Sequence[BlockEvent]) -> None:
+        pass
+
+    def answered(self, request: TraceRequest, decision: Decision) -> None:
+        pass
+
+
+class Balance(_Forgetful):
+    """The gateway's policies that look at load alone."""
+
+    def __init__(self, policy: RoutingPolicy) -> None:
+        self._service = Service(ServiceKey("replay", "replay"), ("model",), policy)
+        self._turn = 0
+
+    def place(self, _: TraceRequest, loads: Sequence[Load]) -> Decision:
+        standings = [_standing(load) for load in loads]
+        picked = pick(standings, self._service, "model", tried=(), now=0.0, turn=self._turn)
+        assert not isinstance(picked, NoReplica), f"{picked} of {len(loads)} replicas that are all fit"
+        self._turn += 1
+        return Decision(picked.id, "least_load", 0, 0.0)
+
+
+class Hash(_Forgetful):
+    """Rendezvous hashing of a prompt's beginning, whatever the load."""
+
+    def place(self, request: TraceRequest, loads: Sequence[Load]) -> Decision:
+        beginning = ",".join(map(str, request.blocks[:HASHED_BLOCKS])).encode()
+        best = max((load.replica for load in loads), key=lambda replica: blake2b(beginning + replica.encode()).digest())
+        return Decision(best, "prefix", 0, 0.0)
+
+
+POLICIES: Mapping[str, Callable[[Sequence[str], int, Weights], Policy]] = {
+    "prefix-affinity": partial(Affinity, events=True),
+    "prefix-affinity-guessed": partial(Affinity, events=False),
+    "round-robin": lambda *_: Balance("RoundRobin"),
+    "least-load": lambda *_: Balance("LeastLoad"),
+    "hash": lambda *_: Hash(),
+}
+"""Name -> the policy for these replicas of so many blocks each, with these weights where it weighs."""
+
+
+def _standing(load: Load) -> Standing:
+    replica = Replica(load.replica, load.replica, "", "")
+    report = Report("ready", load.num_requests, load.waiting_tokens, load.num_requests)
+    return Standing(replica, load.num_requests, report, Closed())
+
+
+def _told(event: BlockEvent) -> Event:
+    match event:
+        case BlocksStored(hashes=hashes):
+            return Stored(hashes)
+        case BlocksRemoved(hashes):
+            return Removed(hashes)
+        case BlocksCleared():
+            return Cleared()
