@@ -57,6 +57,14 @@ def test_the_operators_health_port_and_lease_are_the_ones_that_the_chart_expects
     assert "POD_NAME" in {variable["name"] for variable in container["env"]}
 
 
+def test_two_releases_in_one_namespace_each_have_a_lease_of_their_own() -> None:
+    manifests = render(release="other")
+    _, *options = pods(manifests)["other-operator"]["containers"][0]["args"]
+    assert read_options(options).process.lease_name == "other-operator"
+    (leader,) = [m for m in manifests if m["kind"] == "Role" and m["metadata"]["name"] == "other-operator-leader"]
+    assert leader["rules"][1]["resourceNames"] == ["other-operator"]
+
+
 def test_the_gateways_ports_are_those_of_its_container() -> None:
     manifests = render({"watchNamespaces": ["team-a"]})
     options = parse(arguments(manifests, "gateway"))

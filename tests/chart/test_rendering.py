@@ -173,6 +173,14 @@ def test_a_pod_monitors_port_is_one_of_the_pods() -> None:
         assert {endpoint["port"] for endpoint in monitor["spec"]["podMetricsEndpoints"]} <= ports
 
 
+@pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
+def test_nothing_of_the_chart_stands_in_the_way_of_other_writes_as_webhooks_do(values: dict[str, Any]) -> None:
+    manifests = render(values)
+    assert not [m["kind"] for m in manifests if "Webhook" in m["kind"] or m["kind"] == "APIService"]
+    crds = of_kind(manifests, "CustomResourceDefinition").values()
+    assert not [crd["metadata"]["name"] for crd in crds if crd["spec"].get("conversion", {}).get("webhook")]
+
+
 def test_selectors_match_the_pods_of_their_own_component() -> None:
     manifests = render(EVERYTHING)
     labels = {
@@ -195,6 +203,7 @@ def test_the_notes_say_what_to_do_next() -> None:
     assert "http://sapwood-gateway.prod.svc.cluster.local/v1" in text
     assert "helm test sapwood --namespace=prod" in text
     assert "name your Prometheus in metrics.peers" in text
+    assert "No other release may serve the same" in text
 
 
 def test_the_notes_name_a_namespace_that_is_watched() -> None:

@@ -140,6 +140,8 @@ _DRAFT = "spec.engine.speculative"
 _ARGS = "spec.engine.extraArgs"
 _AUTOSCALING = "spec.autoscaling"
 _ROLLOUT = "spec.rollout"
+_INGRESS = "spec.exposure.ingress"
+_GATEWAY = "spec.exposure.gateway"
 _LABELS = "spec.podTemplate.metadata.labels"
 
 _HUB = {"huggingFace": {"repo": "acme/base", "revision": "v1"}}
@@ -241,6 +243,16 @@ _KEYS = Case(
     field="spec.apiKeys[0]",
     message="give exactly one of sha256 and sha256SecretRef",
 )
+_HOST = Case(
+    id="ingress-host-without-a-dot",
+    accepted={_INGRESS: {"host": "chat.svc.example.com"}},
+    refused={_INGRESS: {"host": "localhost"}},
+    field=f"{_INGRESS}.host",
+    message=(
+        "a name without a dot, an IP address and NAME.NAMESPACE.svc are names inside of the cluster, which no service "
+        "can claim; give a host name such as chat.example.com"
+    ),
+)
 _OPERATORS_LABELS = (
     "app.kubernetes.io/name",
     "app.kubernetes.io/instance",
@@ -266,6 +278,16 @@ CASES: tuple[Case, ...] = (
         message=(
             "metadata.name becomes the name of a Service; begin with a letter, end with a letter or digit, and use "
             "only a-z, 0-9 and '-'"
+        ),
+    ),
+    Case(
+        id="name-of-another-services-child",
+        accepted={_NAME: "engine"},
+        refused={_NAME: "base-engine"},
+        field=_NAME,
+        message=(
+            "metadata.name ends in '-engine', as the names of what the operator makes for another service may "
+            "(NAME-engine); choose another ending"
         ),
     ),
     Case(
@@ -382,6 +404,25 @@ CASES: tuple[Case, ...] = (
         refused={f"{_ROLLOUT}.drainTimeout": "24h1s"},
         field=f"{_ROLLOUT}.drainTimeout",
         message="give at most 24h",
+    ),
+    _HOST,
+    *(
+        replace(_HOST, id=f"ingress-host-{id_}", refused={_INGRESS: {"host": host}})
+        for id_, host in (
+            ("address", "10.0.0.1"),
+            ("service", "chat.team.svc"),
+            ("full-name-of-a-service", "sapwood-gateway.sapwood.svc.cluster.local"),
+        )
+    ),
+    *(
+        replace(
+            _HOST,
+            id=f"hostname-{id_}",
+            accepted={_GATEWAY: {"parentRefs": [{"name": "edge"}], "hostnames": ["chat.example.com", "*.example.com"]}},
+            refused={_GATEWAY: {"parentRefs": [{"name": "edge"}], "hostnames": ["chat.example.com", host]}},
+            field=f"{_GATEWAY}.hostnames[1]",
+        )
+        for id_, host in (("without-a-dot", "intranet"), ("address", "10.0.0.1"), ("services", "*.team.svc"))
     ),
     *(
         Case(

@@ -139,7 +139,7 @@ topologySpreadConstraints:
 {{/*
 Bind rules to a component's ServiceAccount: in all the cluster, or in each watched namespace.
 A second release that watches everything fails on the ClusterRole's name where it has the same name; two operators over
-the same objects would both be leaders, each in its namespace.
+the same objects both lead and overwrite each other's writes, which README.md forbids.
 */}}
 {{- define "sapwood.grant" -}}
 {{- $name := include "sapwood.name" . -}}

@@ -6,11 +6,12 @@ that time alone may cure.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sapwood_operator.adapters.shallow import read_json
+from sapwood_contract.shallow import shallow
 
 MAX_MESSAGE = 1024
 """Characters of a refusal's message that are kept: it goes into a condition, which has a bound."""
@@ -123,7 +124,7 @@ def _seconds(retry_after: str | None) -> float:
 def _json(body: bytes) -> Mapping[str, Any]:
     """A proxy between us and the server may answer with anything."""
     try:
-        answer = read_json(body)
+        answer = json.loads(shallow(body))
     except ValueError:
         return {}
     return answer if isinstance(answer, dict) else {}

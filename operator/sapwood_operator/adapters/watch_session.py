@@ -1,25 +1,38 @@
-"""kopf's connection to the API server: documents that are nested too deeply reach kopf cut, as in `adapters.shallow`.
+"""kopf's connection to the API server: documents that are nested too deeply reach kopf cut, and its lists are noticed.
 
-kopf reads lists and events with a reader that such a document breaks, and all watches with it.
+kopf reads lists and events with a reader that such a document breaks, and all watches with it. And of a list that it
+made anew kopf does not tell what is gone since the one before; where it finds nothing, not even that there was a list.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import json
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import aiohttp
 import kopf
 
-from sapwood_operator.adapters.shallow import read_json, shallow
+from sapwood_contract.shallow import shallow
 
 
-def watch_session(info: kopf.ConnectionInfo) -> kopf.AiohttpSession:
-    """Return a session of the running loop with the credentials of ``info``. kopf closes it."""
+def watch_session(info: kopf.ConnectionInfo, on_read: Callable[[str], None]) -> kopf.AiohttpSession:
+    """Return a session of the running loop with the credentials of ``info``. kopf closes it.
+
+    ``on_read`` is called with the path of everything that is read and no watch, once the server has answered.
+    """
+
+    async def on_answer(_session: object, _context: object, params: aiohttp.TraceRequestEndParams) -> None:
+        if "watch" not in params.url.query:
+            on_read(params.url.path)
+
+    trace = aiohttp.TraceConfig()
+    trace.on_request_end.append(on_answer)
     session = aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, ssl=info.as_ssl_context()),
         headers=info.as_http_headers(),
         response_class=_Response,
+        trace_configs=[trace],
     )
     return kopf.AiohttpSession(server=info.server, aiohttp_session=session)
 
@@ -31,7 +44,7 @@ class _Response(aiohttp.ClientResponse):
         return self
 
     async def json(self, **_: Any) -> Any:
-        return read_json(await self.read())
+        return json.loads(shallow(await self.read()))
 
 
 class _Lines:

@@ -46,11 +46,12 @@ def differs(desired: Mapping[str, Any], live: Mapping[str, Any], answer: Mapping
     """
     if _matches(desired, live, "", ""):
         return False
-    as_answered = answer is not None and _hash_of(desired) == _hash_of(answer)
+    as_answered = answer is not None and applied_hash(desired) == applied_hash(answer)
     return not (as_answered and _desired_part(desired, answer, "") == _desired_part(desired, live, ""))
 
 
-def _hash_of(document: Mapping[str, Any]) -> Any:
+def applied_hash(document: Mapping[str, Any]) -> Any:
+    """Return the hash in a live or a desired object; None where there is none."""
     return (document["metadata"].get("annotations") or {}).get(APPLIED_ANNOTATION)
 
 

@@ -87,7 +87,7 @@ def _older(status: Status) -> int:
     return int(status.get("replicas", 0)) - int(status.get("updatedReplicas", 0))
 
 
-_NOT_MADE = frozenset({"InvalidSpec", "NameTaken", "ApplyRefused"})
+_NOT_MADE = frozenset({"InvalidSpec", "NameTaken", "DeletionHeld", "ApplyRefused"})
 """Why the operator makes less than the spec asks for."""
 
 RULES: tuple[Rule, ...] = (

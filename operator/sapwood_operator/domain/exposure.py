@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from sapwood_operator.domain.fields import Fields
+from sapwood_operator.errors import InvalidSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +53,19 @@ class Exposure:
         ingress = (self.ingress.host,) if isinstance(self.ingress, IngressExposure) else ()
         gateway = self.gateway.hostnames if isinstance(self.gateway, GatewayExposure) else ()
         return tuple(dict.fromkeys(ingress + gateway))
+
+
+def check_hosts(exposure: Exposure, namespaces: Collection[str]) -> None:
+    """Raise `InvalidSpec` for a host that the gateway takes for a name inside of the cluster, so that it means nothing.
+
+    ``namespaces``: some that are known to be there; NAME.NAMESPACE is inside, and the schema cannot see that.
+    """
+    for host in exposure.hosts:
+        parts = host.split(".")
+        is_short = len(parts) == 1 or (len(parts) == 2 and parts[1] in namespaces)
+        if is_short or parts[2:3] == ["svc"] or parts[-1].isdigit():
+            fix = "it is a name inside of the cluster; give a host name such as chat.example.com"
+            raise InvalidSpec("spec.exposure", host, fix)
 
 
 def read_exposure(exposure: Fields) -> Exposure:

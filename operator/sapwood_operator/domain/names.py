@@ -1,8 +1,8 @@
 """Names and labels of what belongs to an InferenceService.
 
 A name of 40 characters leaves room for every suffix, ours and those of Deployments and ReplicaSets, within the 63 that
-Kubernetes allows. So child names are never cut or hashed: they are the same at each reconcile, and two services never
-meet in one.
+Kubernetes allows. So child names are never cut or hashed: they are the same at each reconcile. Nor do two services meet
+in one: a service's address has its own name, so no service has a name that ends as another one's headless Service does.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ PART_OF_LABEL = "app.kubernetes.io/part-of"
 APPLIED_ANNOTATION = "serving.sapwood.dev/applied"
 """On every child: hash of the object that was last applied."""
 
+_ENGINE = "-engine"
 _DNS_1035 = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 
 
@@ -39,12 +40,17 @@ def check_name(name: str) -> str:
             name,
             "begin with a lower case letter; then lower case letters, digits and '-', no '-' last",
         )
+    if name.endswith(_ENGINE):
+        other = name.removesuffix(_ENGINE)
+        raise InvalidSpec(
+            "metadata.name", name, f"a service called {other!r} makes a Service of that name; choose another ending"
+        )
     return name
 
 
 def engine(name: str) -> str:
     """Deployment, headless Service, ServiceAccount, PodDisruptionBudget, NetworkPolicy and PodMonitor."""
-    return f"{name}-engine"
+    return name + _ENGINE
 
 
 def routing(name: str) -> str:

@@ -7,9 +7,11 @@ repeated it would be written as often; so messages are made of what is stable in
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any
 
 from sapwood_operator.domain.names import ENGINE_CONTAINER
@@ -20,6 +22,8 @@ _CONFIG_REASONS = ("CreateContainerConfigError", "CreateContainerError", "RunCon
 _EXIT_USAGE = 2
 """Of ``sapwood serve``: an option cannot be used."""
 _MAX_WORDS_CHARACTERS = 400
+VOLUME_PATIENCE = timedelta(minutes=2)
+"""How long a node may take over a pod's volumes and network before that is an obstacle; so long its own agent waits."""
 _BACK_OFF = re.compile(r'^Back-off pulling image "[^"]*"(?:: )?(?:ErrImagePull: )?')
 _UNMADE_POD = re.compile(r'pods "([-a-z0-9.]+)-[a-z0-9]{5}"')
 
@@ -45,17 +49,16 @@ NO_OBSTACLE = NoObstacle()
 
 
 def pod_obstacle(
-    pods: Sequence[Mapping[str, Any]], deployment: Mapping[str, Any], *, model_loaded: bool
+    pods: Sequence[Mapping[str, Any]], deployment: Mapping[str, Any], *, model_loaded: bool, now: datetime
 ) -> Obstacle | NoObstacle:
     """Return the first cause, by the pods' names, that keeps one of ``pods`` from getting ready.
 
     ``pods``: of the current revision; what hinders a former one will be gone with it. ``model_loaded``: one of them is
     ready, so an engine that ends has another cause than the model.
     """
-    waiting = [pod for pod in pods if not is_leaving(pod) and not is_ready(pod) and _phase(pod) not in _ENDED]
-    waiting.sort(key=lambda pod: str(pod["metadata"]["name"]))
+    waiting = _waiting(pods)
     for pod in waiting:
-        for found in _causes(pod, model_loaded=model_loaded):
+        for found in _causes(pod, model_loaded=model_loaded, now=now):
             return found
     for condition in deployment.get("status", {}).get("conditions") or ():
         if condition["type"] == "ReplicaFailure" and condition["status"] == "True":
@@ -75,25 +78,66 @@ _ENDED = ("Succeeded", "Failed")
 """Such a pod stays to be looked at; the Deployment has replaced it."""
 
 
+def seconds_to_obstacle(pods: Sequence[Mapping[str, Any]], now: datetime) -> float:
+    """Return after how many seconds `pod_obstacle` may find a cause that no event tells of; infinite where none may."""
+    ends = [since + VOLUME_PATIENCE for pod in _waiting(pods) if (since := held_since(pod)) is not None]
+    return min(((end - now).total_seconds() for end in ends if end > now), default=math.inf)
+
+
 def is_ready(pod: Mapping[str, Any]) -> bool:
     """Whether the pod takes traffic."""
-    return any(c["type"] == "Ready" and c["status"] == "True" for c in pod.get("status", {}).get("conditions") or ())
+    return _condition(pod, "Ready").get("status") == "True"
+
+
+def held_since(pod: Mapping[str, Any]) -> datetime | None:
+    """Return since when the pod's node has been making its volumes and network; None: it is not, or is done."""
+    sandbox = _condition(pod, "PodReadyToStartContainers")
+    if _phase(pod) != "Pending" or sandbox.get("status") != "False" or not sandbox.get("lastTransitionTime"):
+        return None
+    return datetime.fromisoformat(sandbox["lastTransitionTime"])
+
+
+def _waiting(pods: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    waiting = [pod for pod in pods if not is_leaving(pod) and not is_ready(pod) and _phase(pod) not in _ENDED]
+    return sorted(waiting, key=lambda pod: str(pod["metadata"]["name"]))
 
 
 def _phase(pod: Mapping[str, Any]) -> str:
     return str(pod.get("status", {}).get("phase", "Pending"))
 
 
-def _causes(pod: Mapping[str, Any], *, model_loaded: bool) -> Iterator[Obstacle]:
-    name = pod["metadata"]["name"]
+def _condition(pod: Mapping[str, Any], type_: str) -> Mapping[str, Any]:
+    return next((c for c in pod.get("status", {}).get("conditions") or () if c["type"] == type_), {})
+
+
+def _causes(pod: Mapping[str, Any], *, model_loaded: bool, now: datetime) -> Iterator[Obstacle]:
+    name, node = pod["metadata"]["name"], pod.get("spec", {}).get("nodeName", "")
     status = pod.get("status", {})
-    for condition in status.get("conditions") or ():
-        if condition["type"] == "PodScheduled" and condition.get("reason") == "Unschedulable":
-            # What the scheduler tried besides, preemption and claims, follows in sentences of their own.
-            message = condition.get("message", "").partition(". ")[0].rstrip(".")
-            yield Obstacle("Unschedulable", f"pod {name} finds no node: {message}")
+    scheduled = _condition(pod, "PodScheduled")
+    if scheduled.get("reason") == "Unschedulable":
+        # What the scheduler tried besides, preemption and claims, follows in sentences of their own.
+        message = scheduled.get("message", "").partition(". ")[0].rstrip(".")
+        yield Obstacle("Unschedulable", f"pod {name} finds no node: {message}")
+    if _has_lost_its_node(pod):
+        yield Obstacle("NodeLost", f"node {node} of pod {name} does not answer; kubectl describe node {node} says more")
     for container in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
         yield from _container_causes(name, container, model_loaded=model_loaded)
+    since = held_since(pod)
+    if since is not None and now - since >= VOLUME_PATIENCE:
+        volumes = ", ".join(v["name"] for v in pod.get("spec", {}).get("volumes") or () if "emptyDir" not in v)
+        yield Obstacle(
+            "VolumesNotReady",
+            f"pod {name} waits on node {node} for its volumes{volumes and f' ({volumes})'} or its network; kubectl "
+            f"describe pod {name} shows for what, and why",
+        )
+
+
+def _has_lost_its_node(pod: Mapping[str, Any]) -> bool:
+    """A node's agent writes both conditions at once. Where they differ, Kubernetes has taken back one of them since,
+    because the agent is silent; a readiness gate is the other reason there is.
+    """
+    has_gates = bool(pod.get("spec", {}).get("readinessGates"))
+    return _condition(pod, "ContainersReady").get("status") == "True" and not has_gates
 
 
 def _container_causes(pod: str, container: Mapping[str, Any], *, model_loaded: bool) -> Iterator[Obstacle]:

@@ -16,6 +16,7 @@ from sapwood_operator.domain.children.desired import KINDS, OPTIONAL_APIS, desir
 from sapwood_operator.domain.conditions import Facts
 from sapwood_operator.domain.diff import differs, with_hash
 from sapwood_operator.domain.events import Event, events
+from sapwood_operator.domain.exposure import check_hosts
 from sapwood_operator.domain.observed import ObjectRef, Observed, is_leaving, is_owned, ref_of
 from sapwood_operator.domain.obstacles import NO_OBSTACLE, NoObstacle, Obstacle
 from sapwood_operator.domain.ownership import belongs_to
@@ -86,31 +87,34 @@ def plan(observed: Observed, settings: OperatorSettings, now: datetime) -> Plan:
         writes = _decide(read(observed.service), observed, settings)
     except InvalidSpec as error:
         writes = _leave_alone(error, observed)
+    workload = read_workload(
+        _live_deployment(observed),
+        observed.replica_sets,
+        observed.pods,
+        wanted=writes.wanted,
+        written=writes.written,
+        now=now,
+    )
     facts = Facts(
-        workload=read_workload(
-            _live_deployment(observed),
-            observed.replica_sets,
-            observed.pods,
-            wanted=writes.wanted,
-            written=writes.written,
-        ),
+        workload=workload,
         refusal=writes.refusal,
         missing_api=writes.missing_api,
         unsupported=unsupported_fields(observed.service),
     )
     before = observed.service.get("status") or {}
     after = status_of(observed.service, facts, url=writes.url, now=now)
-    refused = isinstance(writes.refusal, Obstacle)
+    interval = settings.retry_seconds if isinstance(writes.refusal, Obstacle) else settings.resync_seconds
     return Plan(
         applies=writes.applies,
         deletes=writes.deletes,
         status=Unchanged() if after == before else StatusChange(after),
         events=() if after == before else events(before, after),
-        requeue_after_seconds=settings.retry_seconds if refused else settings.resync_seconds,
+        requeue_after_seconds=min(interval, workload.seconds_to_obstacle),
     )
 
 
 def _decide(spec: ServiceSpec, observed: Observed, settings: OperatorSettings) -> _Writes:
+    check_hosts(spec.exposure, {spec.namespace, settings.gateway_namespace})
     wanted = wanted_replicas(spec.replicas, _live_deployment(observed))
     children = [with_hash(child) for child in desired_children(spec, settings, replicas=wanted, apis=observed.apis)]
     refs = {ref_of(child) for child in children}
@@ -125,7 +129,7 @@ def _decide(spec: ServiceSpec, observed: Observed, settings: OperatorSettings) -
         applies=applies,
         deletes=deletes,
         written=all(child["kind"] != deployment.KIND for child in due),
-        refusal=_refusal(taken, intended, observed),
+        refusal=_refusal(taken, due, intended, observed),
         missing_api=_missing_api(spec, observed),
         url=services.url(spec, settings) if is_served(spec) and address not in map(ref_of, taken) else "",
     )
@@ -167,6 +171,17 @@ def _is_leaving(child: Mapping[str, Any], observed: Observed) -> bool:
     return live is not None and is_leaving(live)
 
 
+def _held_by(child: Mapping[str, Any], observed: Observed) -> list[str]:
+    """Return the finalizers that keep a live object that is being deleted, but for those of Kubernetes itself."""
+    if not _is_leaving(child, observed):
+        return []
+    finalizers = observed.children[ref_of(child)]["metadata"].get("finalizers") or ()
+    return [name for name in finalizers if name not in _OWN_FINALIZERS]
+
+
+_OWN_FINALIZERS = ("foregroundDeletion", "orphan")
+
+
 def _deletes(spec: ServiceSpec, wanted: set[ObjectRef], observed: Observed) -> tuple[Delete, ...]:
     """Name what the service owns and no longer wants.
 
@@ -183,8 +198,20 @@ def _deletes(spec: ServiceSpec, wanted: set[ObjectRef], observed: Observed) -> t
     )
 
 
-def _refusal(taken: list[dict[str, Any]], intended: set[ObjectRef], observed: Observed) -> Obstacle | NoObstacle:
-    """Say what cannot be written: a name that is somebody else's, or what the API server refused last."""
+def _refusal(
+    taken: list[dict[str, Any]], due: list[dict[str, Any]], intended: set[ObjectRef], observed: Observed
+) -> Obstacle | NoObstacle:
+    """Say what cannot be written: the object cannot go, it is somebody else's, or the API server refused the write."""
+    held = [(ref_of(child), finalizers) for child in due if (finalizers := _held_by(child, observed))]
+    if held:
+        return Obstacle(
+            "DeletionHeld",
+            "; ".join(
+                f"{ref} is being deleted and waits for the finalizer {', '.join(finalizers)}, which whoever set it has "
+                "to remove; it is made anew then"
+                for ref, finalizers in held
+            ),
+        )
     if taken:
         others = ", ".join(str(ref_of(child)) for child in taken)
         return Obstacle(

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from sapwood_operator.domain.names import ENGINE_CONTAINER
 from sapwood_operator.domain.observed import is_leaving
-from sapwood_operator.domain.obstacles import NO_OBSTACLE, NoObstacle, Obstacle, is_ready, pod_obstacle
+from sapwood_operator.domain.obstacles import (
+    NO_OBSTACLE,
+    NoObstacle,
+    Obstacle,
+    is_ready,
+    pod_obstacle,
+    seconds_to_obstacle,
+)
 
 _REVISION = "deployment.kubernetes.io/revision"
 
@@ -33,6 +42,8 @@ class Workload:
     model_loaded: bool = False
     """Whether a pod of the current revision is ready."""
     obstacle: Obstacle | NoObstacle = NO_OBSTACLE
+    seconds_to_obstacle: float = math.inf
+    """After which a pod's waiting becomes an obstacle, with no event to tell of it."""
 
     @property
     def old(self) -> int:
@@ -47,6 +58,7 @@ def read_workload(
     *,
     wanted: int,
     written: bool,
+    now: datetime,
 ) -> Workload:
     """Read live objects. ``deployment``: None where there is none. ``written``: it is as desired, no write is due."""
     warming = sum(not is_leaving(pod) and not is_ready(pod) and _runs(pod) for pod in pods)
@@ -70,7 +82,8 @@ def read_workload(
         draining=draining,
         model_loaded=model_loaded and settled,
         # Before that, what is in the way may be in the way of the former revision only.
-        obstacle=pod_obstacle(current_pods, deployment, model_loaded=model_loaded) if settled else NO_OBSTACLE,
+        obstacle=pod_obstacle(current_pods, deployment, model_loaded=model_loaded, now=now) if settled else NO_OBSTACLE,
+        seconds_to_obstacle=seconds_to_obstacle(current_pods, now),
     )
 
 

@@ -29,7 +29,7 @@ from sapwood_operator.handlers.workers import Workers
 from sapwood_operator.settings import OperatorSettings
 
 _SETTLE_SECONDS = 1.0
-"""Between the first object of a watch's listing and ours: one listing brings many."""
+"""Between a list of kopf's and ours: kopf lists every kind at once, and a long list in parts."""
 _RETRY_SECONDS = 2.0
 """Between two tries to list or to discover."""
 _log = logging.getLogger(__name__)
@@ -135,9 +135,6 @@ class Leader:
             deliver=self._deliver,
         )
         watches.start()
-        # kopf says nothing of a listing that finds nothing, as where the last object of a kind has gone since ours.
-        self._to_list.update(self._kinds)
-        self._asked_to_list.set()
         self._health.is_watching = watches.is_watching
         return watches
 
@@ -152,8 +149,7 @@ class Leader:
                 self._wake(self._store.put(live))
             case Gone(live):
                 self._wake(self._store.remove(live))
-            case Relisted(kind, live):
-                self._wake(self._store.put(live))
+            case Relisted(kind):
                 self._to_list.add(kind)
                 self._asked_to_list.set()
 

@@ -20,6 +20,7 @@ from sapwood_operator.adapters.cluster import Cluster
 from sapwood_operator.adapters.events import event_object
 from sapwood_operator.adapters.kinds import BY_NAME, OPTIONAL_CHILDREN, Kind
 from sapwood_operator.adapters.outcomes import API_GONE, UNREACHABLE, Absent, Done, Outcome, Refused, Retry
+from sapwood_operator.domain.diff import applied_hash
 from sapwood_operator.domain.observed import ApplyProblem, ObjectRef, Observed, is_owned, ref_of
 from sapwood_operator.domain.plan import Delete, Plan, StatusChange, plan
 from sapwood_operator.handlers.store import ServiceKey, Store, without_bookkeeping
@@ -143,6 +144,7 @@ class Reconciler:
             if isinstance(namesake, Done) and not is_owned(namesake.body, service["metadata"]["uid"]):
                 self._memory(key).namesakes[ref] = namesake.body
                 return Refused(409, "NameTaken", f"{ref} exists and belongs to somebody else: delete or rename it")
+        self._look_for_a_rival(key, ref)
         outcome = await self._call(self._cluster.apply, desired)
         if isinstance(outcome, Done):
             live = without_bookkeeping(outcome.body)
@@ -150,6 +152,14 @@ class Reconciler:
             self._memory(key).answers[ref] = live
             _log.info("applied", extra={"service": str(key), "object": str(ref)})
         return outcome
+
+    def _look_for_a_rival(self, key: ServiceKey, ref: ObjectRef) -> None:
+        """Two operators over one namespace overwrite each other without end, and neither sees a failure. A condition
+        would be one more thing that they overwrite; so it is logged.
+        """
+        live, answer = self._store.children(key).get(ref), self._memory(key).answers.get(ref)
+        if live is not None and answer is not None and applied_hash(live) not in (None, applied_hash(answer)):
+            _log.warning("another operator writes this object too", extra={"service": str(key), "object": str(ref)})
 
     async def _delete(self, deletion: Delete) -> Outcome:
         ref = deletion.ref

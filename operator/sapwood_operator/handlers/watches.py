@@ -5,7 +5,7 @@ new kinds and the posting of events are off. A loop of its own because kopf take
 installs signal handlers and, at its end, cancels every task that it finds.
 
 A watch that kopf lists anew (its version was too old, the server was away) does not tell what was deleted meanwhile. So
-the first objects of such a listing come as `Relisted`, and the receiver lists that kind itself.
+each list of kopf's is told as `Relisted`, and the receiver lists that kind itself.
 """
 
 from __future__ import annotations
@@ -35,15 +35,14 @@ STOP_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Relisted:
-    """kopf lists a kind; what vanished before is not told."""
+    """kopf has listed a kind; what vanished before is not told."""
 
     kind: Kind
-    live: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """An object was created or changed."""
+    """An object was listed, created or changed."""
 
     live: Mapping[str, Any]
 
@@ -173,20 +172,21 @@ class Watches:
                 token=token or None,
                 certificate_path=configuration.cert_file,
                 private_key_path=configuration.key_file,
-            )
+            ),
+            self._on_read,
         )
+
+    def _on_read(self, path: str) -> None:
+        for kind in self._kinds:
+            # Only the end: the server's own address may have a path.
+            if any(path.endswith(kind.collection(namespace)) for namespace in self._namespaces or ("",)):
+                self._deliver(Relisted(kind))
 
     def _handler(self, kind: Kind) -> Callable[..., Any]:
         async def on_event(event: kopf.RawEvent, **_: object) -> None:
             # Listed objects do not say what they are.
             live = {"apiVersion": kind.api_version, "kind": kind.kind, **event["object"]}
-            match event["type"]:
-                case None:
-                    self._deliver(Relisted(kind, live))
-                case "DELETED":
-                    self._deliver(Gone(live))
-                case _:
-                    self._deliver(Seen(live))
+            self._deliver(Gone(live) if event["type"] == "DELETED" else Seen(live))
 
         return on_event
 

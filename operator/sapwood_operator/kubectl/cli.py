@@ -57,7 +57,7 @@ def _run(options: argparse.Namespace) -> int:
         case "explain":
             sys.stdout.write(render_explain(picture, now=datetime.now(UTC)))
         case "tree":
-            sys.stdout.write(render_tree(picture))
+            sys.stdout.write(render_tree(picture, now=datetime.now(UTC)))
     return 0
 
 

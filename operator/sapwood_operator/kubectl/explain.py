@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from sapwood_operator.domain.obstacles import NoObstacle, Obstacle, pod_obstacle
+from sapwood_operator.domain.names import ENGINE_CONTAINER
+from sapwood_operator.domain.obstacles import NoObstacle, Obstacle, held_since, pod_obstacle
 from sapwood_operator.kubectl.picture import JsonObject, Picture, is_ready
 from sapwood_operator.kubectl.text import age, columns
 
@@ -17,7 +18,7 @@ _HEALTHY = {"Ready": "True", "Serving": "True", "ModelAvailable": "True"}
 
 def render_explain(picture: Picture, *, now: datetime) -> str:
     """Return the text; ages are counted up to ``now``."""
-    parts = [_headline(picture), _troubles(picture), _rollout(picture), _pods(picture), _events(picture, now)]
+    parts = [_headline(picture), _troubles(picture), _rollout(picture), _pods(picture, now), _events(picture, now)]
     return "\n".join("\n".join(part) + "\n" for part in parts if part)
 
 
@@ -60,34 +61,38 @@ def _revision(replica_set: JsonObject) -> int:
     return int((replica_set["metadata"].get("annotations") or {}).get(_REVISION, 0))
 
 
-def _pods(picture: Picture) -> list[str]:
+def _pods(picture: Picture, now: datetime) -> list[str]:
     """Every pod; its obstacle in full where the headline, which names one, is about another."""
     said = picture.condition("Ready")["message"]
     rows = []
     for pod in picture.of_kind("Pod"):
-        obstacle = _obstacle(pod)
+        obstacle = _obstacle(pod, now)
         more = f": {obstacle.message}" if isinstance(obstacle, Obstacle) and obstacle.message not in said else ""
-        rows.append((str(pod["metadata"]["name"]), pod_state(pod) + more))
+        rows.append((str(pod["metadata"]["name"]), pod_state(pod, now) + more))
     return ["Pods", *columns(rows, indent="  ")] if rows else []
 
 
-def pod_state(pod: JsonObject) -> str:
+def pod_state(pod: JsonObject, now: datetime) -> str:
     """Return in a few words what a pod is doing, or what keeps it from getting ready."""
     if pod["metadata"].get("deletionTimestamp"):
         return "finishes its requests and leaves"
     if is_ready(pod):
         return "ready"
-    obstacle = _obstacle(pod)
+    obstacle = _obstacle(pod, now)
     return f"not ready: {obstacle.reason if isinstance(obstacle, Obstacle) else _waits_for(pod)}"
 
 
-def _obstacle(pod: JsonObject) -> Obstacle | NoObstacle:
-    return pod_obstacle([pod], {}, model_loaded=False)
+def _obstacle(pod: JsonObject, now: datetime) -> Obstacle | NoObstacle:
+    return pod_obstacle([pod], {}, model_loaded=False, now=now)
 
 
 def _waits_for(pod: JsonObject) -> str:
     status = pod.get("status", {})
+    if held_since(pod) is not None:
+        return "waiting for its volumes and its network"
     for container in status.get("containerStatuses") or ():
+        if container["name"] == ENGINE_CONTAINER and container.get("started"):
+            return "its engine was ready and is not any more"
         if reason := (container.get("state", {}).get("waiting") or {}).get("reason"):
             return str(reason)
     return "loading the model" if status.get("phase") == "Running" else str(status.get("phase", "Pending"))

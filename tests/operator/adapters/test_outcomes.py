@@ -6,7 +6,9 @@ import json
 from typing import Any
 
 import pytest
+from support_operator import a_service
 
+from sapwood_contract.shallow import LEVELS
 from sapwood_operator.adapters.outcomes import (
     API_GONE,
     MAX_MESSAGE,
@@ -19,7 +21,8 @@ from sapwood_operator.adapters.outcomes import (
     judge,
     unreachable,
 )
-from sapwood_operator.adapters.shallow import DOCUMENT_LEVELS, read_json
+from sapwood_operator.domain.spec import read
+from sapwood_operator.errors import InvalidSpec
 
 
 def status(code: int, reason: str = "", message: str = "", **details: Any) -> bytes:
@@ -96,7 +99,7 @@ RULES: list[tuple[str, int, bytes, str | None, Outcome]] = [
         200,
         b'{"deep":' * 5000 + b"1" + b"}" * 5000,
         None,
-        Done({"deep": read_json(b'{"deep":' * (DOCUMENT_LEVELS - 1) + b"null" + b"}" * (DOCUMENT_LEVELS - 1))}),
+        Done(json.loads('{"deep":' * LEVELS + "null" + "}" * LEVELS)),
     ),
     ("a proxy's page is no answer", 503, b"<html>", None, Retry("Status503", "<html>")),
     (
@@ -137,3 +140,12 @@ def test_a_long_refusal_is_cut_to_what_a_condition_holds() -> None:
     outcome = judge(422, status(422, "Invalid", "x" * 5000), None)
     assert isinstance(outcome, Refused)
     assert len(outcome.message) == MAX_MESSAGE
+
+
+def test_a_service_that_was_cut_is_still_too_deep_to_be_used() -> None:
+    deep = '{"spec":' * 5000 + "1" + "}" * 5000
+    text = json.dumps({"items": [a_service(podTemplate="deep")]}).replace('"deep"', deep)
+    answer = judge(200, text.encode(), None)
+    assert isinstance(answer, Done)
+    with pytest.raises(InvalidSpec, match=r"spec\.podTemplate: .* nested more than 64 levels deep"):
+        read(answer.body["items"][0])

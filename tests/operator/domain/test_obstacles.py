@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import math
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from support_operator import HASH, a_pod, ended, waiting
+from support_operator import HASH, NOW, a_pod, ended, waiting
 
-from sapwood_operator.domain.obstacles import NO_OBSTACLE, NoObstacle, Obstacle, pod_obstacle
+from sapwood_operator.domain.obstacles import (
+    NO_OBSTACLE,
+    VOLUME_PATIENCE,
+    NoObstacle,
+    Obstacle,
+    pod_obstacle,
+    seconds_to_obstacle,
+)
 
 BACK_OFF = 'Back-off pulling image "sapwood/engine:bad"'
 NOT_FOUND = "rpc error: code = NotFound: not found"
 STARTED_LAST = '{"event": "loading", "timestamp": "12:00:07"}\nsapwood: no such folder: /opt/model.\n'
 
 
-def found(*pods: dict[str, Any], model_loaded: bool = False, **conditions: Any) -> Obstacle | NoObstacle:
+def found(
+    *pods: dict[str, Any], model_loaded: bool = False, now: datetime = NOW, **conditions: Any
+) -> Obstacle | NoObstacle:
     deployment = {"status": {"conditions": list(conditions.values())}}
-    return pod_obstacle(pods, deployment, model_loaded=model_loaded)
+    return pod_obstacle(pods, deployment, model_loaded=model_loaded, now=now)
 
 
 def cause(*pods: dict[str, Any], **rest: Any) -> Obstacle:
@@ -139,6 +150,55 @@ def test_a_crash_is_about_the_model_until_a_replica_has_loaded_it() -> None:
     assert cause(pod).about_model
     assert not cause(pod, model_loaded=True).about_model
     assert not cause(a_pod(containers=[waiting("ErrImagePull", "x")])).about_model
+
+
+HELD = a_pod(
+    phase="Pending",
+    conditions=[
+        {"type": "PodReadyToStartContainers", "status": "False", "lastTransitionTime": "2026-11-30T12:00:00Z"},
+    ],
+    containers=[waiting("ContainerCreating")],
+) | {"spec": {"nodeName": "node-1", "volumes": [{"name": "tmp", "emptyDir": {}}, {"name": "cache", "nfs": {}}]}}
+"""As it is while a volume cannot be mounted, and for a moment in the life of every pod."""
+
+
+def test_a_pod_that_waits_too_long_for_its_volumes_says_so() -> None:
+    assert cause(HELD, now=NOW + VOLUME_PATIENCE) == Obstacle(
+        "VolumesNotReady",
+        f"pod chat-engine-{HASH}-a waits on node node-1 for its volumes (cache) or its network; kubectl describe pod "
+        f"chat-engine-{HASH}-a shows for what, and why",
+    )
+    assert cause(HELD, now=NOW + 2 * VOLUME_PATIENCE) == cause(HELD, now=NOW + VOLUME_PATIENCE), "written once"
+
+
+def test_volumes_have_some_time_and_its_end_is_known() -> None:
+    passed = timedelta(seconds=30)
+    assert found(HELD, now=NOW + passed) == NO_OBSTACLE
+    assert seconds_to_obstacle([HELD], NOW + passed) == (VOLUME_PATIENCE - passed).total_seconds()
+    assert seconds_to_obstacle([HELD], NOW + VOLUME_PATIENCE) == math.inf
+
+
+@pytest.mark.parametrize(
+    "pod", [a_pod(), a_pod(phase="Pending"), {**HELD, "status": {**HELD["status"], "phase": "Running"}}]
+)
+def test_a_pod_that_waits_for_no_volume_has_no_end_of_patience(pod: dict[str, Any]) -> None:
+    assert seconds_to_obstacle([pod], NOW) == math.inf
+    assert found(pod, now=NOW + VOLUME_PATIENCE) == NO_OBSTACLE
+
+
+LOST = a_pod(conditions=[{"type": "ContainersReady", "status": "True"}]) | {"spec": {"nodeName": "node-1"}}
+"""As Kubernetes leaves a pod that was ready when its node fell silent."""
+
+
+def test_a_pod_whose_node_is_silent_names_the_node() -> None:
+    assert cause(LOST) == Obstacle(
+        "NodeLost",
+        f"node node-1 of pod chat-engine-{HASH}-a does not answer; kubectl describe node node-1 says more",
+    )
+
+
+def test_a_pod_that_only_waits_for_a_readiness_gate_has_not_lost_its_node() -> None:
+    assert found({**LOST, "spec": {"nodeName": "node-1", "readinessGates": [{"conditionType": "x"}]}}) == NO_OBSTACLE
 
 
 QUOTA = {

@@ -33,8 +33,10 @@ from support_operator import (
 )
 
 from sapwood_operator.domain.observed import ApplyProblem, ObjectRef, Observed, ref_of
+from sapwood_operator.domain.obstacles import VOLUME_PATIENCE
 from sapwood_operator.domain.plan import Plan, StatusChange, Unchanged, plan
 
+ROUTING = ObjectRef("v1", "ConfigMap", "team", "chat-routing")
 EXPOSED = {"ingress": {"host": "chat.example.com"}, "gateway": {"parentRefs": [{"name": "edge"}]}}
 
 
@@ -204,12 +206,60 @@ def test_a_child_that_is_being_deleted_is_waited_for() -> None:
     assert conditions_of(step)["Ready"] == ("False", "Updating")
 
 
+def leaving_with(finalizer: str, ref: ObjectRef) -> Plan:
+    world = converged()
+    children = copy.deepcopy(dict(world.children))
+    leaving: Any = children[ref]
+    leaving["metadata"] |= {"deletionTimestamp": "2026-11-30T12:00:00Z", "finalizers": [finalizer]}
+    return planned(replace(world, children=children))
+
+
+@pytest.mark.parametrize("ref", [DEPLOYMENT, ObjectRef("v1", "Service", "team", "chat-engine")])
+def test_a_child_that_cannot_go_for_a_finalizer_is_told_with_its_name(ref: ObjectRef) -> None:
+    step = leaving_with("example.com/keep", ref)
+    assert ref not in map(ref_of, step.applies)
+    assert conditions_of(step)["Ready"] == ("False", "DeletionHeld")
+    assert message_of(step, "Degraded") == (
+        f"{ref} is being deleted and waits for the finalizer example.com/keep, which whoever set it has to remove; it "
+        "is made anew then"
+    )
+    assert reasons(step) == ["DeletionHeld"]
+
+
+def test_a_child_of_a_former_service_that_cannot_go_is_not_called_somebody_elses() -> None:
+    world = converged()
+    namesake = replace(world, service=a_service(uid="of the new one"))
+    children = copy.deepcopy(dict(world.children))
+    leaving: Any = children[ROUTING]
+    leaving["metadata"] |= {"deletionTimestamp": "2026-11-30T12:00:00Z", "finalizers": ["example.com/keep"]}
+    step = planned(replace(namesake, children={ROUTING: leaving}))
+    assert ROUTING not in map(ref_of, step.applies)
+    assert conditions_of(step)["Ready"] == ("False", "DeletionHeld")
+
+
+@pytest.mark.parametrize("finalizer", ["foregroundDeletion", "orphan"])
+def test_a_finalizer_that_kubernetes_itself_works_off_is_nothing_to_tell(finalizer: str) -> None:
+    assert conditions_of(leaving_with(finalizer, DEPLOYMENT))["Degraded"] == ("False", "AsExpected")
+
+
 def test_the_operators_own_new_version_writes_what_it_renders_differently() -> None:
     step = plan(converged(), replace(SETTINGS, engine_image="sapwood/engine:2"), NOW)
     assert kinds(step) == ["Deployment"]
 
 
 # --- Replicas
+
+
+def test_a_service_is_looked_at_again_when_a_wait_becomes_an_obstacle() -> None:
+    world = with_deployment(converged())
+    since = NOW.isoformat()
+    held = {"type": "PodReadyToStartContainers", "status": "False", "lastTransitionTime": since}
+    pods = (a_pod(phase="Pending", conditions=[held]),)
+    world = replace(world, pods=pods, replica_sets=(a_replica_set(),))
+    assert plan(world, SETTINGS, NOW).requeue_after_seconds == VOLUME_PATIENCE.total_seconds()
+    late = plan(world, SETTINGS, LATER)
+    assert late.requeue_after_seconds == SETTINGS.resync_seconds
+    assert conditions_of(late)["Degraded"] == ("True", "VolumesNotReady")
 
 
 def test_what_an_autoscaler_set_stays_in_every_write() -> None:
@@ -386,6 +436,33 @@ def test_a_name_that_children_cannot_have_is_a_condition_and_makes_nothing(name:
     assert step.applies == ()
     assert conditions_of(step)["Degraded"] == ("True", "InvalidSpec")
     assert "metadata.name" in message_of(step, "Degraded")
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "localhost",
+        "10.0.0.1",
+        "chat.team",
+        "sapwood-gateway.sapwood-system",
+        "b.team-b.svc",
+        "b.team-b.svc.cluster.local",
+    ],
+)
+@pytest.mark.parametrize("way", ["ingress", "gateway"])
+def test_a_host_that_means_something_inside_of_the_cluster_cannot_be_claimed(way: str, host: str) -> None:
+    claims = {"ingress": {"host": host}, "gateway": {"parentRefs": [{"name": "edge"}], "hostnames": ["x.com", host]}}
+    step = planned(seen(a_service(exposure={way: claims[way]}), apis=ALL_APIS))
+    assert step.applies == ()
+    assert conditions_of(step)["Ready"] == ("False", "InvalidSpec")
+    assert f"spec.exposure: '{host}' cannot be used: it is a name inside of the cluster" in message_of(step, "Ready")
+
+
+@pytest.mark.parametrize(
+    "host", ["chat.example.com", "example.com", "chat.svc.example.com", "*.example.com", "team.dev"]
+)
+def test_a_host_from_outside_can_be_claimed(host: str) -> None:
+    assert planned(seen(a_service(exposure={"ingress": {"host": host}}))).applies
 
 
 def test_fields_that_are_not_built_are_named_and_pods_are_made_from_the_rest() -> None:

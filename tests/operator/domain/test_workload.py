@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from support_operator import HASH, OLD_HASH, STARTED, a_pod, a_replica_set, waiting
+from support_operator import HASH, NOW, OLD_HASH, STARTED, a_pod, a_replica_set, waiting
 
 from sapwood_operator.domain.obstacles import NO_OBSTACLE
 from sapwood_operator.domain.workload import Workload, read_workload
@@ -27,7 +27,7 @@ BAD_IMAGE = a_pod(containers=[waiting("ErrImagePull", "not found")])
 
 
 def workload(*pods: dict[str, Any], replica_sets: tuple[dict[str, Any], ...] = (), written: bool = True) -> Workload:
-    return read_workload(DEPLOYMENT, replica_sets, pods, wanted=2, written=written)
+    return read_workload(DEPLOYMENT, replica_sets, pods, wanted=2, written=written, now=NOW)
 
 
 def test_the_deployment_counts() -> None:
@@ -52,7 +52,8 @@ def test_pods_that_run_and_are_not_ready_warm_up_and_those_that_leave_drain() ->
 
 
 def test_without_a_deployment_pods_are_all_that_counts() -> None:
-    seen = read_workload(None, (), (a_pod("finishes", leaving=True, containers=STARTED),), wanted=2, written=False)
+    leaving = a_pod("finishes", leaving=True, containers=STARTED)
+    seen = read_workload(None, (), (leaving,), wanted=2, written=False, now=NOW)
     assert seen == Workload(wanted=2, exists=False, settled=False, draining=1)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import json
 from collections.abc import AsyncIterator
@@ -18,6 +19,7 @@ from support_operator import NOW, SETTINGS, a_service
 
 from sapwood_operator.adapters.access import Access
 from sapwood_operator.adapters.cluster import Cluster
+from sapwood_operator.domain.names import APPLIED_ANNOTATION
 from sapwood_operator.handlers.reconcile import STUBBORN_TURNS, Reconciler
 from sapwood_operator.handlers.store import ServiceKey, Store
 from sapwood_operator.handlers.workers import Converged, TryAgain, Turn
@@ -72,10 +74,10 @@ class FakeServer:
 
 
 @asynccontextmanager
-async def reconciling(server: FakeServer) -> AsyncIterator[Reconciler]:
+async def reconciling(server: FakeServer, store: Store | None = None) -> AsyncIterator[Reconciler]:
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", server.handle)
-    store = Store()
+    store = store or Store()
     service = a_service()
     service["metadata"]["resourceVersion"] = "1"
     store.put(service)
@@ -144,6 +146,22 @@ async def test_in_a_namespace_that_is_being_deleted_the_status_is_written_althou
     async with reconciling(server) as reconciler:
         assert isinstance(await reconciler.reconcile(CHAT), TryAgain)
     assert server.condition("Serving")[0] == "False"
+
+
+@pytest.mark.parametrize(("applied", "warned"), [("of another", True), (None, False)], ids=["operator", "user"])
+async def test_an_object_that_another_operator_wrote_since_is_logged(
+    applied: str | None, warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    server, store = FakeServer(), Store()
+    async with reconciling(server, store) as reconciler:
+        await turns(reconciler, 1)
+        (budget,) = [ref for ref in store.children(CHAT) if ref.kind == "PodDisruptionBudget"]
+        live = copy.deepcopy(dict(store.children(CHAT)[budget]))
+        live["metadata"] |= {"resourceVersion": "1000", "annotations": applied and {APPLIED_ANNOTATION: applied}}
+        store.put(live)
+        await turns(reconciler, 1)
+    assert server.applied.count("PodDisruptionBudget") == 2
+    assert ("another operator writes this object too" in caplog.messages) == warned
 
 
 @pytest.mark.parametrize("sentence", ["failed to convert new object", "failed to create typed patch object"])

@@ -83,7 +83,7 @@ def test_a_service_that_no_operator_has_seen_says_what_to_look_for() -> None:
     picture = an_unseen_picture()
     for text in (render_status(picture), render_explain(picture, now=NOW)):
         assert "does one run, and does it watch this namespace?" in text
-    assert render_tree(picture) == "InferenceService/chat  not seen by an operator yet\n"
+    assert render_tree(picture, now=NOW) == "InferenceService/chat  not seen by an operator yet\n"
 
 
 def test_a_ready_service_is_explained_in_a_sentence(ready: Picture) -> None:
@@ -130,11 +130,33 @@ def test_a_pod_that_leaves_is_not_called_broken(ready: Picture) -> None:
     assert f"{OLD_POD}  finishes its requests and leaves" in render_explain(a_picture(parts), now=NOW)
 
 
-def test_a_pod_that_runs_and_is_not_ready_loads_the_model() -> None:
+@pytest.mark.parametrize(
+    ("status", "started", "words"),
+    [
+        ({"Ready": "False", "ContainersReady": "False"}, False, "loading the model"),
+        ({"Ready": "False", "ContainersReady": "False"}, True, "its engine was ready and is not any more"),
+        ({"Ready": "False"}, True, "NodeLost: node node-1 of pod"),
+    ],
+)
+def test_a_pod_that_runs_and_is_not_ready_says_what_it_waits_for(
+    status: dict[str, str], started: bool, words: str
+) -> None:
     parts = recorded("ready")
     pod = next(o for o in parts["objects"] if o["kind"] == "Pod")
-    next(c for c in pod["status"]["conditions"] if c["type"] == "Ready")["status"] = "False"
-    assert f"{OLD_POD}  not ready: loading the model" in render_explain(a_picture(parts), now=NOW)
+    for condition in pod["status"]["conditions"]:
+        condition["status"] = status.get(condition["type"], condition["status"])
+    pod["status"]["containerStatuses"][0]["started"] = started
+    assert f"{OLD_POD}  not ready: {words}" in render_explain(a_picture(parts), now=NOW)
+
+
+def test_a_pod_that_waits_for_its_volumes_says_so_at_once() -> None:
+    parts = recorded("ready")
+    status = next(o for o in parts["objects"] if o["kind"] == "Pod")["status"]
+    status["phase"] = "Pending"
+    for condition in status["conditions"]:
+        condition |= {"status": "False", "lastTransitionTime": "2026-11-30T09:55:59Z"}
+    text = render_explain(a_picture(parts), now=NOW)
+    assert f"{OLD_POD}  not ready: waiting for its volumes and its network" in text
 
 
 def test_the_last_events_come_in_their_order_with_their_ages(stuck: Picture) -> None:
@@ -147,7 +169,7 @@ def test_the_last_events_come_in_their_order_with_their_ages(stuck: Picture) -> 
 
 
 def test_the_tree_goes_from_the_service_to_the_pods(stuck: Picture) -> None:
-    assert render_tree(stuck) == (
+    assert render_tree(stuck, now=NOW) == (
         "InferenceService/chat                         not ready: ImagePullFailed\n"
         "├── ConfigMap/chat-routing\n"
         "├── Deployment/chat-engine                    1 of 1 ready\n"
@@ -166,4 +188,4 @@ def test_the_tree_goes_from_the_service_to_the_pods(stuck: Picture) -> None:
 def test_the_tree_leaves_out_what_only_has_the_label(stuck: Picture) -> None:
     stranger = {"kind": "ConfigMap", "metadata": {"name": "stranger", "uid": "x"}}
     picture = Picture(stuck.service, (*stuck.objects, stranger), stuck.events)
-    assert "stranger" not in render_tree(picture)
+    assert "stranger" not in render_tree(picture, now=NOW)

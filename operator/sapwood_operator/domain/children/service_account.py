@@ -1,4 +1,4 @@
-"""The engines' own ServiceAccount: it may do nothing, and no pod gets its token."""
+"""The engines' own ServiceAccount: it may do nothing, and no pod gets its token unless ``podTemplate`` asks for it."""
 
 from __future__ import annotations
 
