@@ -78,8 +78,13 @@ def ready_nodes(world: World, namespace: str) -> set[str]:
     return {endpoint["nodeName"] for endpoint in endpoints if endpoint["conditions"]["ready"]}
 
 
+def reason(world: World, namespace: str, type_: str, name: str = "chat") -> str:
+    """Of a condition of a service; empty where it has none."""
+    return str(condition(world.service(namespace, name), type_).get("reason", ""))
+
+
 def is_ready(world: World, namespace: str, name: str) -> bool:
-    return condition(world.service(namespace, name), "Ready").get("reason") == "AllReplicasReady"
+    return reason(world, namespace, "Ready", name) == "AllReplicasReady"
 
 
 def wait_ready(world: World, namespace: str, *names: str) -> None:
@@ -102,6 +107,8 @@ def test_a_node_that_is_lost_takes_its_replicas_out_of_service_and_brings_them_b
         assert condition(lost, "Serving")["message"] == "1 of 2 replicas take requests"
         assert condition(lost, "Ready")["status"] == "False"
         eventually(lambda: ready_nodes(world, namespace) == {"node-1"}, "only the other replica to be sent requests")
+        eventually(lambda: reason(world, namespace, "Degraded") == "NodeLost", "the loss told")
+        assert "node-2" in condition(world.service(namespace), "Degraded")["message"]
     finally:
         processes.send(harness, "node-2", signal.SIGCONT)
     wait_ready(world, namespace, "chat")
@@ -168,6 +175,8 @@ def test_a_namesake_waits_for_a_child_that_somebody_holds(world: World, namespac
     made = world.make_service(namespace, placement=NOWHERE)
     eventually(lambda: ("Service", "chat") in world.children(namespace), "the new address")
     assert world.call("GET", held)["metadata"]["deletionTimestamp"], "it is left alone"
+    eventually(lambda: reason(world, namespace, "Degraded") == "DeletionHeld", "what is waited for told")
+    assert HOLD in condition(world.service(namespace), "Degraded")["message"]
     release(world, held)
     wait_until_settled(world, namespace)
     (owner,) = world.call("GET", held)["metadata"]["ownerReferences"]

@@ -17,11 +17,14 @@ from pathlib import Path
 from sapwood_engine.kernels.compiled import use_threads
 from sapwood_engine.kernels.cpu_step.threads import bind_threads, count_together
 
-_JUDGED_SECONDS = 0.05
-"""Steps are judged together until they have taken so long."""
+_JUDGED_SECONDS = 0.3
+"""Steps are judged together until they have taken so long: a single one, a prefill above all, may lose a quarter."""
+_TRIAL_SECONDS = 0.05
+"""And so long where one thread more is tried: where that fails, every step of it was slow."""
 _LOST_SHARE = 0.2
-"""Of the threads' time, asleep at barriers: more means that they share their processors. On two cores it is below 0.02
-alone, below 0.1 beside the HTTP process of 16 streams, and 0.18 to 0.25 beside a program that keeps one core busy."""
+"""Of the threads' time, asleep at barriers: more means that they share their processors. On two cores 99 in 100
+stretches of so many steps are below 0.1 alone, all of them below 0.17; beside a program that keeps one core busy 99 in
+100 are above 0.23."""
 _FIRST_PAUSE_SECONDS = 0.5
 _LONGEST_PAUSE_SECONDS = 4.0
 """Until one thread more is tried again; the pause doubles as long as the trials fail."""
@@ -37,13 +40,15 @@ class CrewSize:
     _lost_seconds: float = 0.0
     _calm_seconds: float = 0.0
     _pause_seconds: float = _FIRST_PAUSE_SECONDS
+    _on_trial: bool = False
 
     def observe(self, seconds: float, slept_seconds: float) -> None:
         """Take in a step that took ``seconds`` with ``current`` threads, which slept ``slept_seconds`` altogether."""
         self._seconds += seconds
         self._lost_seconds += slept_seconds / self.current
-        if self._seconds < _JUDGED_SECONDS:
+        if self._seconds < (_TRIAL_SECONDS if self._on_trial else _JUDGED_SECONDS):
             return
+        self._on_trial = False
         lost = self._lost_seconds > _LOST_SHARE * self._seconds
         self._calm_seconds = 0.0 if lost else self._calm_seconds + self._seconds
         self._seconds = self._lost_seconds = 0.0
@@ -56,6 +61,7 @@ class CrewSize:
                 self._pause_seconds = _FIRST_PAUSE_SECONDS
             else:
                 self.current += 1
+                self._on_trial = True
 
 
 class Crew:
