@@ -51,10 +51,13 @@ class Cliff:
 def cliffs(curve: Curve, most_rise: float = MOST_RISE) -> list[Cliff]:
     """Return where a unit's cost rises more than ``most_rise`` times from one point to the next.
 
-    The lower quartile after is compared with the upper one before, so that a noisy minute is no cliff.
+    The lower quartile after is compared with the upper one before, so that a noisy minute is no cliff. The point that
+    the base was taken from tells nothing of a unit.
     """
     found = []
     for before, after in pairwise(curve.points):
+        if before.seconds.median == curve.base_seconds:
+            continue
         above_base = max(before.seconds.upper - curve.base_seconds, _LEAST_SHARE * curve.base_seconds)
         rise = (after.seconds.lower - curve.base_seconds) / after.units / (above_base / before.units)
         if rise > most_rise:

@@ -50,15 +50,16 @@ PARTS: Final[Sequence[tuple[str, str]]] = (
     ("core/", "planning"),
     ("service/ipc", "ipc"),
     ("service/messages", "ipc"),
-    ("service/tokenizer", "detokenising"),
+    ("tokenizer", "detokenising"),
     ("service/generation", "detokenising"),
     ("service/engine_loop", "engine loop"),
     ("service/metrics", "metrics"),
     ("service/", "client"),
     ("api/", "sse"),
 )
-"""Where a frame's file begins below ``sapwood_engine/`` -> the part that its time belongs to; the first that fits."""
-_FRAME = re.compile(r"sapwood_engine/(\S+?):\d+\)")
+"""Where a frame's file begins below ``sapwood_engine/`` or ``sapwood_text/`` -> the part that its time belongs to; the
+first that fits."""
+_FRAME = re.compile(r"sapwood_(?:engine|text)/(\S+?):\d+\)")
 
 
 def main(argv: Sequence[str]) -> int:

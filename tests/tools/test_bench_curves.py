@@ -36,3 +36,8 @@ def test_what_a_step_costs_anyway_does_not_hide_a_cliff_of_keys() -> None:
 def test_a_point_that_is_no_slower_than_the_base_makes_no_cliff_of_the_next() -> None:
     points = [Point(256, 256, about(0.0079, noise=0)), Point(512, 512, about(0.0081, noise=0))]
     assert cliffs(Curve("context", "key", points, base_seconds=0.008)) == []
+
+
+def test_the_point_that_the_base_is_taken_from_is_no_measure_of_the_next() -> None:
+    points = [Point(100, 1, about(0.019, noise=0.03)), Point(75, 256, about(0.385, noise=0.01))]
+    assert cliffs(Curve("cached share", "token", points, base_seconds=0.019)) == []
