@@ -20,7 +20,15 @@ from sapwood_contract import launch
 from sapwood_contract.launch import LaunchOptions
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("sapwood_engine", "sapwood_gateway", "sapwood_contract", "sapwood_logs", "sapwood_tools", "sapwood")
+PACKAGES = (
+    "sapwood_engine",
+    "sapwood_gateway",
+    "sapwood_text",
+    "sapwood_logs",
+    "sapwood_contract",
+    "sapwood_tools",
+    "sapwood",
+)
 """Below engine/, as the map lists them."""
 CRDS = ROOT / "crds"
 CHART = ROOT / "charts" / "sapwood"
@@ -43,14 +51,7 @@ def options_table() -> str:
 def module_map() -> str:
     """Return every package with its modules, each with the first sentence of its docstring."""
     parts: list[str] = []
-    for package in (
-        "sapwood_engine",
-        "sapwood_gateway",
-        "sapwood_logs",
-        "sapwood_contract",
-        "sapwood_tools",
-        "sapwood",
-    ):
+    for package in PACKAGES:
         folder = ROOT / "engine" / package
         for init in sorted(folder.rglob("__init__.py")):
             name = init.parent.relative_to(ROOT / "engine").as_posix()

@@ -12,12 +12,15 @@ METRICS = "/metrics"
 ADMIN_LOAD = "/admin/load"
 ADMIN_CACHE = "/admin/cache"
 ADMIN_BLOCKS = "/admin/blocks"
+ADMIN_TOKENIZER = "/admin/tokenizer"
 ADMIN_FLUSH = "/admin/flush"
 ADMIN_DRAIN = "/admin/drain"
 ADMIN_ABORT = "/admin/abort"
 
 MAX_CACHE_NODES = 10_000
 """Most nodes that one answer of `ADMIN_CACHE` holds."""
+MAX_TOKENIZER_BYTES = 64 * 2**20
+"""Most that one answer of `ADMIN_TOKENIZER` holds, in bytes."""
 
 EngineState = Literal["loading", "warming", "ready", "draining"]
 

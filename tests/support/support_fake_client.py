@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from sapwood_contract.http import EngineState, KvEvents, LoadSnapshot
+from sapwood_engine.api.engine_port import Tokenizer
 from sapwood_engine.checkpoint.sampling_defaults import OPENAI_DEFAULTS, SamplingDefaults
 from sapwood_engine.core.ports import Capacity
 from sapwood_engine.service.generation import Generation, TextDelta, TokenInfo
@@ -47,6 +48,9 @@ class ByteTokenizer:
         lines = [f"{m['role']}:{m['content']}" for m in messages]
         lines += [f"{name}={value}" for name, value in sorted(template_kwargs.items())]
         return "\n".join([*lines, "assistant:"] if add_generation_prompt else lines)
+
+    def bundle(self, model_revision: str) -> bytes:
+        return f"a bundle of {model_revision}".encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +122,7 @@ class FakeClient:
     load: LoadSnapshot = field(default_factory=LoadSnapshot)
     model_revision: str = "revision"
     kv_events: KvEvents | None = None
-    tokenizer: ByteTokenizer = field(default_factory=ByteTokenizer)
+    tokenizer: Tokenizer = field(default_factory=ByteTokenizer)
     sampling_defaults: SamplingDefaults = OPENAI_DEFAULTS
     asked: list[Generation] = field(default_factory=list)
     num_open: int = 0

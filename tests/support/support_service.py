@@ -31,10 +31,10 @@ from sapwood_engine.service.engine_loop import EngineLoop
 from sapwood_engine.service.ipc import HttpChannel, WorkerChannel
 from sapwood_engine.service.messages import FromWorker, Ready, Shutdown
 from sapwood_engine.service.supervisor import attend
-from sapwood_engine.service.tokenizer import ChatTemplate, Tokenizer
 from sapwood_engine.service.watchdog import Watchdog
 from sapwood_engine.service.worker import build_core
 from sapwood_engine.service.worker_process import WorkerProcess
+from sapwood_text.tokenizer import ChatTemplate, Tokenizer
 
 DEADLINE_SECONDS = 10.0
 """Of every wait in these tests; reached only by a fault."""

@@ -15,7 +15,7 @@ from service_profile import count_parts, judge_parts, part_of
         ("run (sapwood_engine/service/engine_loop.py:90);plan (sapwood_engine/core/scheduler.py:12)", "planning"),
         ("run (sapwood_engine/runtime/executor.py:9);forward (sapwood_engine/models/compiled.py:80)", "model"),
         ("a (sapwood_engine/runtime/model_runner.py:4);cat (torch/functional.py:7)", "tensors"),
-        ("a (sapwood_engine/service/tokenizer.py:4)", "detokenising"),
+        ("a (sapwood_text/tokenizer.py:4)", "detokenising"),
         ("a (sapwood_engine/api/sse.py:4);write (uvicorn/protocol.py:3)", "sse"),
         ("loop (asyncio/base_events.py:1)", "elsewhere"),
     ],

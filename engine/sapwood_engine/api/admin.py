@@ -10,7 +10,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from fastapi import APIRouter, FastAPI, Query, Request, Response
+from fastapi import APIRouter, FastAPI, Header, Query, Request, Response
 from pydantic import Field
 
 from sapwood_contract.http import (
@@ -20,7 +20,9 @@ from sapwood_contract.http import (
     ADMIN_DRAIN,
     ADMIN_FLUSH,
     ADMIN_LOAD,
+    ADMIN_TOKENIZER,
     MAX_CACHE_NODES,
+    MAX_TOKENIZER_BYTES,
     EngineLoad,
 )
 from sapwood_engine.api import health
@@ -28,10 +30,10 @@ from sapwood_engine.api.documented import answered_with, answered_with_bytes
 from sapwood_engine.api.edge import Edge
 from sapwood_engine.api.engine_port import Engine
 from sapwood_engine.api.errors import install_error_handlers, json_response
-from sapwood_engine.api.fields import Fields, Key, Salt
 from sapwood_engine.api.generation import ready_capacity
 from sapwood_engine.api.strict_body import StrictRoute
 from sapwood_engine.errors import RequestError
+from sapwood_text.fields import Fields, Key, Salt
 
 _MAX_ADMIN_BODY_BYTES = 2**20
 _MSGPACK = "application/vnd.msgpack"
@@ -73,6 +75,16 @@ class NothingPublished(RequestError):
         super().__init__("This engine publishes no cache events: start it with --kv-events-port.")
 
 
+class TokenizerTooLarge(RequestError):
+    """The engine serves with a tokenizer that it does not hand out."""
+
+    status = 404
+    code = "tokenizer_too_large"
+
+    def __init__(self) -> None:
+        super().__init__(f"This model's tokenizer takes more than the {MAX_TOKENIZER_BYTES} bytes that are handed out.")
+
+
 @dataclass(frozen=True, slots=True)
 class Aborted:
     num_aborted: int
@@ -106,6 +118,25 @@ async def show_blocks(request: Request) -> Response:
     if "batch" not in answer:
         raise NothingPublished
     return Response(answer["batch"], media_type=_MSGPACK)
+
+
+@router.get(
+    ADMIN_TOKENIZER,
+    summary="The tokenizer and its chat template",
+    response_class=Response,
+    responses=answered_with_bytes(_MSGPACK) | {304: {"description": "The model is that of If-None-Match."}},
+)
+async def show_tokenizer(request: Request, if_none_match: Annotated[str | None, Header()] = None) -> Response:
+    """Return in msgpack what reads prompts as this engine does; the ETag is the model's revision."""
+    engine: Engine = request.app.state.engine
+    tokenizer = engine.tokenizer
+    headers = {"etag": f'"{engine.model_revision}"'}
+    if if_none_match == headers["etag"]:
+        return Response(status_code=304, headers=headers)
+    bundle = await asyncio.to_thread(tokenizer.bundle, engine.model_revision)
+    if len(bundle) > MAX_TOKENIZER_BYTES:
+        raise TokenizerTooLarge
+    return Response(bundle, media_type=_MSGPACK, headers=headers)
 
 
 @router.post(ADMIN_FLUSH, summary="Empty the prefix cache", responses=answered_with(dict[str, Any]))

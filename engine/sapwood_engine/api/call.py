@@ -17,9 +17,9 @@ from sapwood_engine.api.answers import PromptTokensDetails, Unset, Usage
 from sapwood_engine.api.deltas import ClientGone, DeltaFeed, until_gone
 from sapwood_engine.api.engine_port import Engine
 from sapwood_engine.api.errors import json_response
-from sapwood_engine.api.sampling_fields import GenerationFields
 from sapwood_engine.api.sse import EventStream, event
 from sapwood_engine.service.generation import Generation, TextDelta
+from sapwood_text.sampling_fields import GenerationFields
 
 CLIENT_CLOSED_REQUEST = 499
 """nginx's status for a client that left; nobody reads it, but the access log does."""

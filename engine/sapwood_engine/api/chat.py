@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-import msgspec
 from fastapi import APIRouter, Request, Response
 
 from sapwood_engine.api.answers import (
@@ -25,9 +22,10 @@ from sapwood_engine.api.documented import answered_with
 from sapwood_engine.api.engine_port import Engine
 from sapwood_engine.api.generation import build_generation, check_can_fit, check_model, encode, ready_capacity
 from sapwood_engine.api.logprobs import chat_logprobs
-from sapwood_engine.api.schemas import ChatCompletionRequest, Message
 from sapwood_engine.api.strict_body import StrictRoute, beside_streams
 from sapwood_engine.service.generation import TextDelta
+from sapwood_text.conversation import render
+from sapwood_text.schemas import ChatCompletionRequest
 
 router = APIRouter(route_class=StrictRoute)
 
@@ -42,10 +40,16 @@ async def create_chat_completion(body: ChatCompletionRequest, request: Request) 
     engine: Engine = request.app.state.engine
     check_model(engine, body.model)
     ready_capacity(engine)
-    arguments = (body.chat_template_kwargs or {}) | how_the_prompt_ends(
-        body.add_generation_prompt, body.continue_final_message
+    prompt = await beside_streams(
+        request,
+        lambda: render(
+            engine.tokenizer,
+            body.messages,
+            add_generation_prompt=body.add_generation_prompt,
+            continue_final_message=body.continue_final_message,
+            template_kwargs=body.chat_template_kwargs,
+        ),
     )
-    prompt = await beside_streams(request, lambda: render(engine, body.messages, arguments))
     check_can_fit(engine, prompt, "messages")
     generation = build_generation(
         engine,
@@ -58,49 +62,6 @@ async def create_chat_completion(body: ChatCompletionRequest, request: Request) 
     )
     writer = ChatWriter(Heading(engine, body, "chatcmpl"), with_logprobs=bool(body.logprobs))
     return await answer(request, engine, [generation], writer, stream=bool(body.stream))
-
-
-def render(engine: Engine, messages: Sequence[Message], arguments: Mapping[str, Any]) -> str:
-    """Return the prompt that the model's chat template makes of ``messages``; `InvalidField` where it refuses them."""
-    return engine.tokenizer.render_chat([template_message(message) for message in messages], **arguments)
-
-
-def how_the_prompt_ends(add_generation_prompt: bool | None, continue_final_message: bool | None) -> dict[str, bool]:
-    """Return the template's arguments; the second is left out unless asked for, as few templates know it."""
-    if continue_final_message:
-        return {"add_generation_prompt": False, "continue_final_message": True}
-    return {"add_generation_prompt": add_generation_prompt is not False}
-
-
-def template_message(message: Message) -> dict[str, Any]:
-    """Return ``message`` as chat templates expect it: content is always text, arguments are objects.
-
-    A missing content becomes "", because templates would print "None"; a developer is a system, because
-    open models know no developer and some templates would drop the turn.
-    """
-    role = "system" if message.role == "developer" else message.role
-    turn: dict[str, Any] = {"role": role, "content": message.content or ""}
-    if message.name is not None:
-        turn["name"] = message.name
-    if message.tool_call_id is not None:
-        turn["tool_call_id"] = message.tool_call_id
-    if message.tool_calls:
-        turn["tool_calls"] = [
-            {
-                "id": call.id,
-                "type": call.type,
-                "function": {"name": call.function.name, "arguments": _as_object(call.function.arguments)},
-            }
-            for call in message.tool_calls
-        ]
-    return turn
-
-
-def _as_object(arguments: str) -> dict[str, Any] | str:
-    try:
-        return msgspec.json.decode(arguments, type=dict[str, Any])
-    except (msgspec.DecodeError, RecursionError):  # what a model once wrote need not be JSON
-        return arguments
 
 
 @dataclass(slots=True)

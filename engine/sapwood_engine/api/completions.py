@@ -29,9 +29,9 @@ from sapwood_engine.api.generation import (
     room_for_answer,
 )
 from sapwood_engine.api.logprobs import TextLogprobWriter, extend
-from sapwood_engine.api.schemas import CompletionRequest, Prompts
 from sapwood_engine.api.strict_body import StrictRoute, beside_streams
 from sapwood_engine.service.generation import TextDelta, TokenInfo
+from sapwood_text.schemas import CompletionRequest, Prompts
 
 router = APIRouter(route_class=StrictRoute)
 

@@ -34,7 +34,11 @@ class Tokenizer(Protocol):
     def render_chat(
         self, messages: list[dict[str, Any]], *, add_generation_prompt: bool = True, **template_kwargs: Any
     ) -> str:
-        """Return the prompt; `InvalidField` naming ``messages`` when the template refuses."""
+        """Return the prompt; `UnusableText` naming ``messages`` when the template refuses."""
+        ...
+
+    def bundle(self, model_revision: str) -> bytes:
+        """Return what `sapwood_text.prompt_reader.PromptReader` makes the same ids with."""
         ...
 
 

@@ -16,8 +16,9 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from sapwood_engine.api.answers import ErrorAnswer, ErrorDetail
-from sapwood_engine.api.fields import REFUSED
 from sapwood_engine.errors import InvalidField, RequestError, SapwoodError, WorkerDied
+from sapwood_text.errors import UnusableText
+from sapwood_text.fields import REFUSED
 
 log = logging.getLogger(__name__)
 
@@ -134,8 +135,14 @@ async def _on_http(request: Request, error: Exception) -> Response:
     return json_response(ErrorAnswer(detail), status=error.status_code, headers=error.headers)
 
 
+async def _on_unusable_text(_: Request, error: Exception) -> Response:
+    assert isinstance(error, UnusableText)
+    return error_response(InvalidField(error.field, error.value, error.fix, code=error.code))
+
+
 def install_error_handlers(app: FastAPI) -> None:
     """Make every refusal of ``app`` an OpenAI error object; faults of ours are left to `edge.Edge`."""
     app.add_exception_handler(SapwoodError, _on_known)
+    app.add_exception_handler(UnusableText, _on_unusable_text)
     app.add_exception_handler(RequestValidationError, _on_invalid)
     app.add_exception_handler(HTTPException, _on_http)

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 from sapwood_engine.api.engine_port import Engine
 from sapwood_engine.api.errors import PromptTooLong
-from sapwood_engine.api.sampling_fields import GenerationFields
 from sapwood_engine.checkpoint.sampling_defaults import SamplingDefaults
 from sapwood_engine.core.ports import Capacity
 from sapwood_engine.core.request import Namespace, SamplingParams, StopRules
 from sapwood_engine.errors import ContextLengthExceeded, InvalidField, Loading, ModelNotFound
 from sapwood_engine.service.generation import Generation
+from sapwood_text.sampling_fields import GenerationFields
 
 _LONG_TEXT_CHARACTERS = 1_024
 """Above it a text is tokenized in a thread, because it would hold up every other stream for a millisecond."""

@@ -7,14 +7,14 @@ import asyncio
 from fastapi import APIRouter, Request, Response
 
 from sapwood_engine.api.answers import Text, Tokens
-from sapwood_engine.api.chat import how_the_prompt_ends, render
 from sapwood_engine.api.documented import answered_with
 from sapwood_engine.api.engine_port import Engine
 from sapwood_engine.api.errors import json_response
 from sapwood_engine.api.generation import check_ids, check_model, encode, ready_capacity
-from sapwood_engine.api.schemas import MAX_TOKENIZED_CHARACTERS, DetokenizeRequest, TokenizeRequest
 from sapwood_engine.api.strict_body import StrictRoute, beside_streams
 from sapwood_engine.errors import InvalidField
+from sapwood_text.conversation import render
+from sapwood_text.schemas import MAX_TOKENIZED_CHARACTERS, DetokenizeRequest, TokenizeRequest
 
 router = APIRouter(route_class=StrictRoute)
 
@@ -28,9 +28,10 @@ async def tokenize(body: TokenizeRequest, request: Request) -> Response:
         assert body.prompt is not None, "the schema asks for one of the two"
         text, add_special_tokens = body.prompt, body.add_special_tokens is not False
     else:
-        ending = how_the_prompt_ends(body.add_generation_prompt, None)
-        messages = body.messages
-        text = await beside_streams(request, lambda: render(engine, messages, ending))
+        messages, opens_answer = body.messages, body.add_generation_prompt
+        text = await beside_streams(
+            request, lambda: render(engine.tokenizer, messages, add_generation_prompt=opens_answer)
+        )
         add_special_tokens = False
         if len(text) > MAX_TOKENIZED_CHARACTERS:
             fix = f"they make a prompt of more than {MAX_TOKENIZED_CHARACTERS} characters, the most taken here"

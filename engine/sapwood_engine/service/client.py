@@ -47,7 +47,7 @@ from sapwood_engine.service.messages import (
     TokenBatch,
 )
 from sapwood_engine.service.metrics import EngineMetrics, RequestTimes
-from sapwood_engine.service.tokenizer import Tokenizer
+from sapwood_text.tokenizer import Tokenizer
 
 __all__ = ["EngineClient", "Generation", "TextDelta", "TokenInfo"]
 

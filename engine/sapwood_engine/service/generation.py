@@ -13,7 +13,7 @@ from sapwood_engine.core.request import FinishReason, Namespace, SamplingParams,
 from sapwood_engine.core.stops import StopMatcher
 from sapwood_engine.errors import ContextLengthExceeded, InvalidField
 from sapwood_engine.service.messages import Delta
-from sapwood_engine.service.tokenizer import Detokenizer, Tokenizer
+from sapwood_text.tokenizer import Detokenizer, Tokenizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

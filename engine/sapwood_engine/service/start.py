@@ -11,7 +11,7 @@ from sapwood_engine.checkpoint.source import Checkpoint
 from sapwood_engine.service.worker_process import WorkerProcess
 
 if TYPE_CHECKING:
-    from sapwood_engine.service.tokenizer import Tokenizer
+    from sapwood_text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,18 +11,18 @@ from __future__ import annotations
 import json
 import logging
 from pathlib import Path
-from typing import Any
 
 import tokenizers
-from jinja2 import TemplateError
 from tokenizers import pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS, convert_gguf_tokenizer
 
 from sapwood_engine.checkpoint.gguf_file import read_metadata
 from sapwood_engine.checkpoint.source import Checkpoint
-from sapwood_engine.errors import CheckpointError, InvalidField
-from sapwood_engine.service.tokenizer import ChatTemplate, Tokenizer
+from sapwood_engine.errors import CheckpointError
+from sapwood_text.chat_template import JinjaTemplate
+from sapwood_text.errors import UnusableTokenizer
+from sapwood_text.tokenizer import Tokenizer
 
 _log = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ def _from_folder(folder: Path) -> Tokenizer:
     ends = [reader.eos_token_id]
     for name in ("generation_config.json", "config.json"):
         ends += _end_ids(folder / name)
-    return _tokenizer(reader, ends)
+    return _tokenizer(reader, ends, folder)
 
 
 def _end_ids(path: Path) -> list[int]:
@@ -106,7 +106,7 @@ def _from_gguf(path: Path) -> Tokenizer:
         add_eos_token=ggml.get("add_eos_token", False),
         **named,
     )
-    return _tokenizer(reader, [ggml.get(key) for key in _GGUF_END_TOKENS])
+    return _tokenizer(reader, [ggml.get(key) for key in _GGUF_END_TOKENS], path)
 
 
 def _apply_pre_tokenizer(backend: tokenizers.Tokenizer, pre: str, path: Path) -> None:
@@ -124,21 +124,15 @@ def _apply_pre_tokenizer(backend: tokenizers.Tokenizer, pre: str, path: Path) ->
         )
 
 
-def _tokenizer(reader: PreTrainedTokenizerFast, end_ids: list[int | None]) -> Tokenizer:
-    return Tokenizer(
-        reader.backend_tokenizer,
-        eos_token_ids=tuple(dict.fromkeys(i for i in end_ids if i is not None)),
-        chat_template=_chat_template(reader) if reader.chat_template else None,
-    )
-
-
-def _chat_template(reader: PreTrainedTokenizerFast) -> ChatTemplate:
-    def render(messages: list[dict[str, Any]], **variables: Any) -> str:
-        try:
-            return str(reader.apply_chat_template(messages, tokenize=False, **variables))
-        except (TemplateError, TypeError, ValueError, LookupError, ArithmeticError, RecursionError) as error:
-            # The value quoted is the roles alone: what a client wrote belongs in no error that may be logged.
-            roles = [message.get("role") for message in messages]
-            raise InvalidField("messages", roles, f"the model's chat template refuses them: {error}") from error
-
-    return render
+def _tokenizer(reader: PreTrainedTokenizerFast, end_ids: list[int | None], path: Path) -> Tokenizer:
+    source = reader.chat_template
+    if isinstance(source, dict):  # templates by name, of which transformers renders this one unless told otherwise
+        source = source.get("default")
+    try:
+        return Tokenizer(
+            reader.backend_tokenizer,
+            eos_token_ids=tuple(dict.fromkeys(i for i in end_ids if i is not None)),
+            chat_template=JinjaTemplate(source, reader.special_tokens_map) if source else None,
+        )
+    except UnusableTokenizer as error:
+        raise CheckpointError(str(path), error.problem, error.fix) from error

@@ -9,12 +9,13 @@ import pytest
 from support_api import CHAT, chat_body, error_of, events, http, strict_json
 from support_fake_client import END_ID, ByteTokenizer, FakeClient, Say, Script, info
 from transformers import PreTrainedTokenizerBase
+from transformers.utils.chat_template_utils import render_jinja_template
 
 from sapwood_engine.api.app import build_app
-from sapwood_engine.api.schemas import TAKEN_TEMPLATE_ARGUMENTS
 from sapwood_engine.checkpoint.sampling_defaults import SamplingDefaults
-from sapwood_engine.errors import InvalidField
 from sapwood_engine.service.generation import Generation
+from sapwood_text.errors import UnusableText
+from sapwood_text.schemas import TAKEN_TEMPLATE_ARGUMENTS
 
 
 async def ask(client: FakeClient, **fields: Any) -> dict[str, Any]:
@@ -151,8 +152,8 @@ async def test_template_arguments_reach_the_template() -> None:
 
 
 def test_no_template_argument_of_a_client_can_shadow_one_of_transformers() -> None:
-    parameters = set(inspect.signature(PreTrainedTokenizerBase.apply_chat_template).parameters)
-    assert parameters - {"kwargs"} <= TAKEN_TEMPLATE_ARGUMENTS
+    for function in (PreTrainedTokenizerBase.apply_chat_template, render_jinja_template):
+        assert set(inspect.signature(function).parameters) - {"kwargs"} <= TAKEN_TEMPLATE_ARGUMENTS
 
 
 async def test_every_sampling_field_reaches_the_engine() -> None:
@@ -286,7 +287,7 @@ async def test_the_stop_string_that_ended_a_choice_is_named() -> None:
 async def test_a_template_that_refuses_is_a_400_naming_messages() -> None:
     class Bare(ByteTokenizer):
         def render_chat(self, messages: list[dict[str, Any]], **_: Any) -> str:
-            raise InvalidField("messages", len(messages), "this model has no chat template")
+            raise UnusableText("messages", len(messages), "this model has no chat template")
 
     async with http(build_app(FakeClient(tokenizer=Bare()))) as api:
         assert error_of(await api.post(CHAT, json=chat_body()))["param"] == "messages"

@@ -15,8 +15,8 @@ from support_fake_client import ByteTokenizer, FakeClient
 
 from sapwood_engine.api.app import build_app
 from sapwood_engine.api.errors import install_error_handlers
-from sapwood_engine.api.fields import Fields
 from sapwood_engine.api.strict_body import DEFAULT_MAX_BODY_BYTES, LARGE_BODY_BYTES, StrictRoute
+from sapwood_text.fields import Fields
 
 LONG = "x" * LARGE_BODY_BYTES
 DEADLINE_SECONDS = 10.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -14,9 +15,12 @@ from schemathesis.schemas import BaseSchema
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 from support_api import MODEL
 from support_fake_client import VOCAB_SIZE, FakeClient
+from support_service import byte_tokenizer
 
 from sapwood_engine.api.admin import build_admin_app
 from sapwood_engine.api.app import build_app
+from sapwood_text.chat_template import JinjaTemplate
+from sapwood_text.prompt_reader import PromptReader
 
 POSITIVE, NEGATIVE = GenerationMode.POSITIVE, GenerationMode.NEGATIVE
 BOUNDED = settings(
@@ -42,7 +46,13 @@ class Undrained(FakeClient):
 
 public = load(build_app(FakeClient()), POSITIVE, NEGATIVE)
 admin = load(build_admin_app(Undrained()), POSITIVE, NEGATIVE)
-roomy = FakeClient().with_capacity(max_context_tokens=2**20)  # as many messages as the document allows do fit
+tokenizer = byte_tokenizer(
+    JinjaTemplate("{% for m in messages %}{{ m.role }}:{{ m.content }}{{ m.tool_calls }}\n{% endfor %}", {})
+)
+READER = PromptReader(tokenizer, "revision")
+roomy = FakeClient(tokenizer=tokenizer).with_capacity(
+    max_context_tokens=2**20
+)  # as many messages as the document allows do fit
 sensible = load(build_app(roomy), POSITIVE).include(path_regex="completions$")
 
 
@@ -100,11 +110,13 @@ def in_vocabulary(prompt: Any) -> Any:
 
 @sensible.parametrize()
 @BOUNDED
-def test_a_request_of_the_document_whose_fields_agree_is_answered(case: Any) -> None:
+def test_a_request_of_the_document_whose_fields_agree_is_answered_and_readable_from_afar(case: Any) -> None:
     case.body = made_to_agree(case.body)
+    num_asked = len(roomy.asked)
     response = case.call()
     assert response.status_code == 200, response.text
     case.validate_response(response)
+    assert READER.read(case.path, json.loads(json.dumps(case.body))) == roomy.asked[num_asked].prompt_ids
 
 
 @pytest.mark.parametrize("app", [build_app(FakeClient()), build_admin_app(FakeClient())])

@@ -28,6 +28,7 @@ from sapwood_contract.http import LoadSnapshot
 from sapwood_contract.launch import LaunchOptions
 from sapwood_engine.api.admin import build_admin_app
 from sapwood_engine.api.app import build_app
+from sapwood_text.chat_template import JinjaTemplate
 
 PROMPT = "The quick brown fox jumps over the lazy dog; " * 4
 
@@ -41,10 +42,8 @@ def saying(text: bytes, prompt: str) -> FakeExecutor:
 def with_template(engine: ThreadEngine) -> None:
     """Give the engine's tokenizer a chat template: the contents one after the other."""
 
-    def render(messages: list[dict[str, Any]], **_: Any) -> str:
-        return "".join(message["content"] for message in messages)
-
-    engine.client.checkpoint_found("revision", byte_tokenizer(render))
+    template = JinjaTemplate("{% for message in messages %}{{ message.content }}{% endfor %}", {})
+    engine.client.checkpoint_found("revision", byte_tokenizer(template))
 
 
 @asynccontextmanager

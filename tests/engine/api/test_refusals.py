@@ -11,8 +11,8 @@ from support_api import CHAT, TEXT, chat_body, error_of, http, text_body
 from support_fake_client import VOCAB_SIZE, ByteTokenizer, FakeClient
 
 from sapwood_engine.api.app import build_app
-from sapwood_engine.api.schemas import MAX_MESSAGES
 from sapwood_engine.api.strict_body import LARGE_BODY_BYTES
+from sapwood_text.schemas import MAX_MESSAGES
 
 JSON = {"content-type": "application/json"}
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from support_api import CHAT, MODEL, TEXT, chat_body, error_of, http, text_body
-from support_fake_client import VOCAB_SIZE, FakeClient
+from support_fake_client import VOCAB_SIZE, ByteTokenizer, FakeClient
 
-from sapwood_contract.http import MAX_CACHE_NODES, EngineState, LoadSnapshot
+from sapwood_contract.http import ADMIN_TOKENIZER, MAX_CACHE_NODES, MAX_TOKENIZER_BYTES, EngineState, LoadSnapshot
 from sapwood_engine.api.admin import build_admin_app
 from sapwood_engine.api.app import build_app
 
@@ -139,6 +139,26 @@ async def test_the_cache_is_shown_up_to_a_bounded_number_of_nodes() -> None:
     assert client.admin_calls == [("cache", {"max_nodes": 1_000}), ("cache", {"max_nodes": 7})]
 
 
+async def test_the_tokenizer_is_handed_out_under_the_models_revision() -> None:
+    async with http(build_admin_app(FakeClient(model_revision="abc"))) as admin:
+        answer = await admin.get(ADMIN_TOKENIZER)
+        assert (answer.status_code, answer.content) == (200, b"a bundle of abc")
+        assert answer.headers["content-type"] == "application/vnd.msgpack"
+        assert answer.headers["etag"] == '"abc"'
+        known = await admin.get(ADMIN_TOKENIZER, headers={"if-none-match": '"abc"'})
+        assert (known.status_code, known.content, known.headers["etag"]) == (304, b"", '"abc"')
+        assert (await admin.get(ADMIN_TOKENIZER, headers={"if-none-match": '"of before"'})).status_code == 200
+
+
+async def test_a_tokenizer_larger_than_a_reader_takes_is_not_handed_out() -> None:
+    class Vast(ByteTokenizer):
+        def bundle(self, model_revision: str) -> bytes:
+            return bytes(MAX_TOKENIZER_BYTES + 1)
+
+    async with http(build_admin_app(FakeClient(tokenizer=Vast()))) as admin:
+        assert error_of(await admin.get(ADMIN_TOKENIZER), 404)["code"] == "tokenizer_too_large"
+
+
 async def test_flush_empties_the_cache() -> None:
     client = FakeClient()
     async with http(build_admin_app(client)) as admin:
@@ -200,7 +220,7 @@ async def test_a_drain_goes_on_when_its_caller_stops_waiting() -> None:
 
 async def test_the_admin_paths_are_not_on_the_public_port() -> None:
     async with http(build_app(FakeClient())) as api:
-        for path in ("/admin/load", "/admin/cache", "/admin/flush", "/admin/drain", "/admin/abort"):
+        for path in ("/admin/load", "/admin/cache", "/admin/tokenizer", "/admin/flush", "/admin/drain", "/admin/abort"):
             assert (await api.get(path)).status_code == 404
 
 

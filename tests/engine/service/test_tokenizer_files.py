@@ -17,8 +17,10 @@ import pytest
 from transformers import AutoTokenizer
 
 from sapwood_engine.checkpoint.source import Checkpoint, open_checkpoint
-from sapwood_engine.errors import CheckpointError, InvalidField
+from sapwood_engine.errors import CheckpointError
 from sapwood_engine.service.tokenizer_files import load_tokenizer
+from sapwood_text.errors import UnusableText
+from sapwood_text.prompt_reader import PromptReader
 
 TEXTS = [
     "Hello world",
@@ -111,6 +113,12 @@ def assert_same(checkpoint: Checkpoint, expected: Any, texts: list[str]) -> None
             assert tokenizer.encode(text, add_special_tokens=special) == ids, text
             assert tokenizer.decode(ids) == expected.decode(ids, skip_special_tokens=True), text
             assert tokenizer.decode(ids, skip_special_tokens=False) == expected.decode(ids), text
+    reader = PromptReader.from_bundle(tokenizer.bundle("revision"))
+    chat = tuple(tokenizer.encode(tokenizer.render_chat(CHAT), add_special_tokens=False))
+    assert reader.read("/v1/chat/completions", {"model": "m", "messages": CHAT}) == chat
+    for text in filter(None, texts):
+        expected_ids = tuple(expected.encode(text, add_special_tokens=True))
+        assert reader.read("/v1/completions", {"model": "m", "prompt": text}) == expected_ids
     assert tokenizer.eos_token_ids == (expected.eos_token_id,)
     assert tokenizer.vocab_size == len(expected)
     for prompt in (True, False):
@@ -197,9 +205,9 @@ def test_a_gguf_tokenizer_is_read_as_transformers_reads_it(model: str, add_bos: 
 
 def test_a_template_that_refuses_is_a_bad_request_that_repeats_no_content(tmp_path: Path) -> None:
     tokenizer = load_tokenizer(write_gguf(tmp_path / "tiny.gguf", model="gpt2", add_bos=False))
-    with pytest.raises(InvalidField, match="no tools") as refusal:
+    with pytest.raises(UnusableText, match="no tools") as refusal:
         tokenizer.render_chat([{"role": "tool", "content": "a secret"}])
-    assert refusal.value.param == "messages"
+    assert refusal.value.field == "messages"
     assert "secret" not in str(refusal.value)
 
 
@@ -208,6 +216,27 @@ def test_every_end_token_that_a_folder_names_ends_an_answer(tmp_path: Path, buil
     (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [2, 0]}))
     (tmp_path / "config.json").write_text(json.dumps({"eos_token_id": None}))
     assert load_tokenizer(folder_checkpoint(tmp_path)).eos_token_ids == (2, 0)
+
+
+def test_a_vocabulary_that_writes_bytes_in_an_unknown_way_is_refused_with_its_folder(
+    tmp_path: Path, builtin_reference: Any
+) -> None:
+    builtin_reference.save_pretrained(tmp_path)
+    described = json.loads((tmp_path / "tokenizer.json").read_text())
+    described["decoder"] = {"type": "WordPiece", "prefix": "##", "cleanup": True}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(described))
+    with pytest.raises(CheckpointError, match="WordPiece") as refusal:
+        load_tokenizer(folder_checkpoint(tmp_path))
+    assert str(tmp_path) in str(refusal.value)
+
+
+def test_of_several_chat_templates_of_a_folder_the_default_is_taken(tmp_path: Path, builtin_reference: Any) -> None:
+    builtin_reference.save_pretrained(tmp_path)
+    (tmp_path / "additional_chat_templates").mkdir()
+    (tmp_path / "additional_chat_templates" / "tool_use.jinja").write_text("never")
+    expected = reference(tmp_path)
+    assert isinstance(expected.chat_template, dict)
+    assert_same(folder_checkpoint(tmp_path), expected, ["hi"])
 
 
 @pytest.mark.parametrize("content", [None, "{", '{"version": "1.0"}'])

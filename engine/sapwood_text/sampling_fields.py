@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from sapwood_engine.api.fields import Fields, Key, Salt, refuse
+from sapwood_text.fields import Fields, Key, Salt, refuse
 
 MAX_STOP_STRINGS = 16
 """OpenAI takes 4; 16 leaves room for agents' markers and keeps the scan of every token cheap."""

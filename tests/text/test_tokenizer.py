@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from support_service import EOS_ID, byte_backend, byte_tokenizer
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 
-from sapwood_engine.errors import CheckpointError, InvalidField
-from sapwood_engine.service.tokenizer import Detokenizer, Tokenizer
+from sapwood_text.errors import UnusableText, UnusableTokenizer
+from sapwood_text.tokenizer import Detokenizer, Tokenizer
 
 WORDS = ("\N{LOWER ONE EIGHTH BLOCK}Hello", "\N{LOWER ONE EIGHTH BLOCK}there", "\ufffd", "a")
 
@@ -118,15 +118,15 @@ def test_every_token_has_its_exact_bytes_and_ids_outside_the_vocabulary_have_non
 
 
 def test_text_with_half_a_surrogate_pair_is_refused_by_name() -> None:
-    with pytest.raises(InvalidField, match="messages") as refusal:
+    with pytest.raises(UnusableText, match="messages") as refusal:
         byte_tokenizer().encode("ab\ud800c", add_special_tokens=False, field="messages")
-    assert refusal.value.param == "messages"
+    assert refusal.value.field == "messages"
 
 
 def test_a_vocabulary_that_writes_bytes_in_an_unknown_way_is_refused() -> None:
     backend = tokenizers.Tokenizer(models.BPE(vocab={"a": 0}, merges=[]))
     backend.decoder = decoders.WordPiece()
-    with pytest.raises(CheckpointError, match="WordPiece"):
+    with pytest.raises(UnusableTokenizer, match="WordPiece"):
         Tokenizer(backend)
 
 
@@ -176,5 +176,5 @@ def test_other_threads_run_while_a_long_text_is_tokenized() -> None:
 
 
 def test_a_model_without_a_chat_template_says_which_api_to_use() -> None:
-    with pytest.raises(InvalidField, match="/v1/completions"):
+    with pytest.raises(UnusableText, match="/v1/completions"):
         byte_tokenizer().render_chat([{"role": "user", "content": "hi"}])

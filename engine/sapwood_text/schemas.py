@@ -7,8 +7,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, PlainValidator, model_validator
 
-from sapwood_engine.api.fields import Fields, refuse
-from sapwood_engine.api.sampling_fields import MAX_TOP_LOGPROBS, GenerationFields
+from sapwood_text.fields import Fields, refuse
+from sapwood_text.sampling_fields import MAX_TOP_LOGPROBS, GenerationFields
 
 MAX_PROMPTS = 1024
 MAX_MESSAGES = 16_384
@@ -22,6 +22,7 @@ TAKEN_TEMPLATE_ARGUMENTS = frozenset(
         "chat_template",
         "continue_final_message",
         "conversation",
+        "conversations",
         "documents",
         "max_length",
         "messages",
@@ -37,7 +38,7 @@ TAKEN_TEMPLATE_ARGUMENTS = frozenset(
         "truncation",
     }
 )
-"""Names that `transformers.PreTrainedTokenizerBase.apply_chat_template` takes for itself."""
+"""Names that transformers' `apply_chat_template`, or what it renders with, takes for itself."""
 
 
 class TextPart(Fields):

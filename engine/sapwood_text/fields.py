@@ -17,7 +17,7 @@ _MAX_NAME = 64
 """Characters of an unknown name that are looked at: the client chooses it, and matching is quadratic."""
 
 REFUSED = "sapwood_refused"
-"""Type of the validation errors made by `refuse`; `errors.from_validation` reads their context back."""
+"""Type of the validation errors made by `refuse`; the engine's `api.errors` reads their context back."""
 
 
 def refuse(field: str, value: object, fix: str, *, code: str = "invalid_value") -> PydanticCustomError:
