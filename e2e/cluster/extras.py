@@ -7,6 +7,7 @@ from inside.
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from collections.abc import Mapping
 from typing import Any
@@ -95,14 +96,15 @@ def make_kwok_node(layout: Layout, name: str, *, num_pods: int = 1000) -> None:
 def start_prometheus(layout: Layout, config: Mapping[str, Any], environment: Mapping[str, str]) -> str:
     """Start Prometheus with ``config`` (its configuration file as an object), and return its address once it is ready.
 
-    It is in the cluster's network: pods and Services are reached, and ``kubernetes_sd_configs`` may use
-    ``kubeconfig_file: layout.kubeconfig``.
+    It begins without samples: what one before has scraped would be found for five minutes. It is in the cluster's
+    network: pods and Services are reached, and ``kubernetes_sd_configs`` may use the cluster's ``kubeconfig_file``.
     """
-    path = layout.state / "prometheus.json"
+    path, samples = layout.state / "prometheus.json", layout.data / "prometheus"
+    shutil.rmtree(samples, ignore_errors=True)
     path.write_text(json.dumps(config), encoding="utf-8")  # JSON is YAML
     arguments = [
         f"--config.file={path}",
-        f"--storage.tsdb.path={layout.data / 'prometheus'}",
+        f"--storage.tsdb.path={samples}",
         f"--web.listen-address={CONTROL_PLANE_ADDRESS}:{PROMETHEUS_PORT}",
         "--web.enable-lifecycle",
     ]

@@ -30,6 +30,10 @@ GATEWAY_CODES = (
 )
 """499: the client left before its answer's end."""
 GATEWAY_ROUTES = ("prefix", "least_load", "round_robin", "sticky", "spill", "none")
+GATEWAY_UNREAD = ("unnamed", "unreadable", "large", "late")
+"""Why prefix affinity did not decide. unnamed: the replica has not said how it names blocks; unreadable: the prompt's
+tokens cannot be known; large: it is not looked at; late: it took too long."""
+GATEWAY_EVENT_GAPS = ("missed", "snapshot", "broken")
 GATEWAY_ATTEMPT_FAILURES = ("connect", "broken", "timeout", "busy", "unavailable", "cut")
 GATEWAY_REPLICA_STATES = ("fit", "terminating", "not_ready", "draining", "resting")
 RECONCILED_KINDS = ("InferenceService",)
@@ -240,6 +244,42 @@ SERIES: tuple[Series, ...] = (
         "Requests by what their replica was chosen for; none: no replica could take them.",
         ("result",),
         {"result": GATEWAY_ROUTES},
+        program="gateway",
+    ),
+    Series(
+        "sapwood_gateway_unread_prompts_total",
+        "counter",
+        "Requests that prefix affinity was to decide and that were routed by load, by why.",
+        ("reason",),
+        {"reason": GATEWAY_UNREAD},
+        program="gateway",
+    ),
+    Series(
+        "sapwood_gateway_predicted_match_tokens_total",
+        "counter",
+        "Prompt tokens expected in the cache of the replica chosen, of answers that say how many were.",
+        ("model",),
+        program="gateway",
+    ),
+    Series(
+        "sapwood_gateway_actual_match_tokens_total",
+        "counter",
+        "Prompt tokens found there, of the same answers.",
+        ("model",),
+        program="gateway",
+    ),
+    Series(
+        "sapwood_gateway_index_blocks",
+        "gauge",
+        "Blocks that replicas are known to hold, each once a holder.",
+        program="gateway",
+    ),
+    Series(
+        "sapwood_gateway_event_gaps_total",
+        "counter",
+        "Gaps in engines' cache events: batches missed, all blocks asked for (snapshot), not to be followed (broken).",
+        ("reason",),
+        {"reason": GATEWAY_EVENT_GAPS},
         program="gateway",
     ),
     Series(

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-RoutingPolicy = Literal["LeastLoad", "RoundRobin"]
+RoutingPolicy = Literal["LeastLoad", "RoundRobin", "PrefixAffinity"]
 POLICIES: tuple[RoutingPolicy, ...] = get_args(RoutingPolicy)
 
 ROUTING_LABEL = "serving.sapwood.dev/routing"

@@ -44,8 +44,15 @@ def main(argv: Sequence[str]) -> int:
             cluster = connect()
         except NoCluster as error:
             return _refuse(error, EXIT_FAILED)
+    build_reader = None
+    if options.policy == "PrefixAffinity":
+        # Heavy, and only for engines that are listed: a chat template is a program, and what any tenant's engine hands
+        # out is not run in a gateway that all share.
+        from sapwood_text.prompt_reader import PromptReader  # noqa: PLC0415
+
+        build_reader = PromptReader.from_bundle
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(run_gateway(options, ports, cluster))
+        return runner.run(run_gateway(options, ports, cluster, build_reader))
 
 
 class _CannotListen(Exception):

@@ -94,6 +94,12 @@ async def num_running(engine: Engine) -> int:
         return running
 
 
+async def until_idle(engines: list[Engine]) -> None:
+    async with asyncio.timeout(30):
+        while any([await num_running(engine) for engine in engines]):
+            pass
+
+
 async def stream(gateway: Gateway, *, max_tokens: int, prompt: str = "Once") -> AsyncGenerator[str, None]:
     """Yield the pieces of a streamed completion as the official client gives them, to its proper end."""
     chunks = await gateway.client.completions.create(
@@ -130,6 +136,7 @@ async def test_streams_spread_over_both_engines(gateway: Gateway, engines: list[
     assert [await num_running(engine) for engine in engines] == [2, 2]
     for each in open_streams:
         await each.aclose()
+    await until_idle(engines)
 
 
 async def test_a_client_that_leaves_is_no_longer_computed_for(gateway: Gateway, engines: list[Engine]) -> None:
@@ -139,9 +146,7 @@ async def test_a_client_that_leaves_is_no_longer_computed_for(gateway: Gateway, 
             await response.content.readany()
             assert sum([await num_running(engine) for engine in engines]) == 1
             response.close()
-        async with asyncio.timeout(30):
-            while any([await num_running(engine) for engine in engines]):
-                pass
+        await until_idle(engines)
 
 
 async def test_one_engine_drains_and_no_stream_is_cut_then_it_is_killed_and_no_request_is_lost(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +20,7 @@ from sapwood_gateway.core.routes import Replica, Routes, Service, ServiceKey
 from sapwood_gateway.shell.app import Traffic, build_app
 from sapwood_gateway.shell.body import BodyLimits
 from sapwood_gateway.shell.metrics import GatewayMetrics
+from sapwood_gateway.shell.prompts import PATIENCE_SECONDS, Prompts, ReadsPrompts, TokenIdPrompts
 from sapwood_gateway.shell.proxy import Proxy, ProxySettings
 from sapwood_gateway.shell.upstream import new_session
 
@@ -121,17 +122,25 @@ async def gateway(
     max_held_bytes: int = 2**24,
     body_timeout_seconds: float = 30.0,
     refusal_timeout_seconds: float = 5.0,
+    reader: ReadsPrompts | None = None,
+    patience_seconds: float = PATIENCE_SECONDS,
 ) -> AsyncIterator[Gateway]:
     """Run a gateway over ``routes_``; retries follow at once, and rested circuits do not recover by themselves."""
     fleet = Fleet(circuit=CIRCUIT)
     fleet.update(routes_)
-    metrics = GatewayMetrics(census=lambda: fleet.census(0.0), num_running=lambda: fleet.num_own)
+    metrics = GatewayMetrics(
+        census=lambda: fleet.census(0.0),
+        num_running=lambda: fleet.num_own,
+        num_blocks=lambda: fleet.prefixes.num_blocks,
+    )
     traffic = Traffic()
+    prompts = Prompts(reader or TokenIdPrompts(), patience_seconds=patience_seconds)
     async with AsyncExitStack() as stack:
         session = await stack.enter_async_context(new_session(connect_timeout_seconds=2.0))
         proxy = Proxy(
             fleet,
             session,
+            prompts=stack.enter_context(closing(prompts)),
             metrics=metrics,
             settings=ProxySettings(
                 first_byte_timeout_seconds=first_byte_timeout_seconds,

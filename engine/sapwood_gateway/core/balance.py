@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from sapwood_contract.http import EngineState
 from sapwood_contract.routing import RoutingPolicy
+from sapwood_gateway.core.block_names import CacheFacts
 from sapwood_gateway.core.circuit import Circuit, lets_through
 from sapwood_gateway.core.routes import Replica, Service
 
@@ -27,6 +28,8 @@ class Report:
     """Of this gateway's requests, those that were on their way to the replica when it said so."""
     model: str = ""
     """The base model that it serves; empty where it has not said so."""
+    cache: CacheFacts | None = None
+    """Its prefix cache; None where it has not said enough."""
 
 
 NO_REPORT = Report(state="ready", num_requests=0, num_waiting_tokens=0, num_own=0)
@@ -78,10 +81,10 @@ def is_former(service: Service, report: Report) -> bool:
     return report.model not in ("", *service.models)
 
 
-def pick(
-    standings: Sequence[Standing], service: Service, model: str, *, tried: Collection[str], now: float, turn: int
-) -> Replica | NoReplica:
-    """Return the replica that takes a request for ``model``; ``turn`` rises with every request and settles ties.
+def able(
+    standings: Sequence[Standing], service: Service, model: str, *, tried: Collection[str], now: float
+) -> list[Standing] | NoReplica:
+    """Return those that can take a request for ``model``, one at least.
 
     A replica answers to all of the service's names, one of a former revision to its own alone.
     """
@@ -92,7 +95,23 @@ def pick(
 
     fates = [fate_of(standing) for standing in standings]
     fit = [standing for standing, fate in zip(standings, fates, strict=True) if fate == "fit"]
-    return _POLICIES[service.policy](fit, turn).replica if fit else NoReplica(tuple(fates))
+    return fit or NoReplica(tuple(fates))
+
+
+def by_load(fit: Sequence[Standing], policy: RoutingPolicy, turn: int) -> Standing:
+    """Return the one that takes a request by ``policy`` without a look at prompts: least load for `PrefixAffinity`.
+
+    ``turn`` rises with every request and settles ties.
+    """
+    return _round_robin(fit, turn) if policy == "RoundRobin" else _least_load(fit, turn)
+
+
+def pick(
+    standings: Sequence[Standing], service: Service, model: str, *, tried: Collection[str], now: float, turn: int
+) -> Replica | NoReplica:
+    """Return the replica that takes a request for ``model`` by `able` and `by_load`."""
+    fit = able(standings, service, model, tried=tried, now=now)
+    return fit if isinstance(fit, NoReplica) else by_load(fit, service.policy, turn).replica
 
 
 def _least_load(fit: Sequence[Standing], turn: int) -> Standing:
@@ -104,10 +123,3 @@ def _least_load(fit: Sequence[Standing], turn: int) -> Standing:
 
 def _round_robin(fit: Sequence[Standing], turn: int) -> Standing:
     return fit[turn % len(fit)]
-
-
-_POLICIES: Mapping[RoutingPolicy, Callable[[Sequence[Standing], int], Standing]] = {
-    "LeastLoad": _least_load,
-    "RoundRobin": _round_robin,
-}
-"""Where prefix affinity will enter: another rule over the same standings."""

@@ -7,13 +7,31 @@ forgotten once its last request has ended.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from sapwood_gateway.core import circuit as circuits
-from sapwood_gateway.core.balance import NO_REPORT, Fitness, NoReplica, Report, Standing, fitness, is_former, pick
+from sapwood_gateway.core.affinity import Reason
+from sapwood_gateway.core.balance import (
+    NO_REPORT,
+    Fitness,
+    NoReplica,
+    Report,
+    Standing,
+    able,
+    by_load,
+    fitness,
+    is_former,
+)
+from sapwood_gateway.core.block_names import Naming
 from sapwood_gateway.core.circuit import Circuit, CircuitSettings, Closed, Open
+from sapwood_gateway.core.prefix_affinity import Load, Prompt
+from sapwood_gateway.core.prefix_routing import Placed, PrefixRouting
 from sapwood_gateway.core.routes import Replica, Routes, Service, ServiceKey
+
+RouteReason = Reason | Literal["round_robin"]
+"""What a replica was chosen for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +41,9 @@ class Lease:
     replica: Replica
     is_trial: bool
     """It is the one request that finds out whether a rested replica is well again."""
+    reason: RouteReason
+    placed: Placed | None
+    """What is to be told to `Fleet.prefixes` of it; None where prefix affinity did not decide."""
 
 
 class Fleet:
@@ -33,6 +54,8 @@ class Fleet:
         self._circuit_settings = circuit
         self._turn = first_turn
         self._routes = Routes()
+        self.prefixes = PrefixRouting()
+        """Who holds what, of the services that are routed by it."""
         self._known: frozenset[str] = frozenset()
         """Ids of the replicas in the routes."""
         self._num_own: Counter[str] = Counter()
@@ -55,24 +78,35 @@ class Fleet:
         self._reports = {id_: report for id_, report in self._reports.items() if id_ in self._known}
         self._circuits = {id_: circuit for id_, circuit in self._circuits.items() if id_ in self._known}
         self._routes = self._with_former_models(routes)
+        self._follow_prefixes()
 
-    def begin(self, key: ServiceKey, model: str, *, tried: Collection[str], now: float) -> Lease | NoReplica:
+    def begin(
+        self,
+        key: ServiceKey,
+        model: str,
+        *,
+        tried: Collection[str],
+        now: float,
+        prompts: Mapping[Naming, Prompt] | None = None,
+    ) -> Lease | NoReplica:
         """Pick the replica for a request for a service's model and count it there until `end`.
 
-        ``tried``: ids of replicas that are left out.
+        ``tried``: ids of replicas that are left out. ``prompts``: the request's, by how replicas name blocks
+        (`PrefixRouting.namings`); None or empty where it could not be read.
         """
         service = self._routes.services.get(key)
         if service is None:
             return NoReplica(())
         standings = [self.standing(replica) for replica in self._routes.of(key)]
-        picked = pick(standings, service, model, tried=tried, now=now, turn=self._turn)
-        if isinstance(picked, NoReplica):
-            return picked
+        fit = able(standings, service, model, tried=tried, now=now)
+        if isinstance(fit, NoReplica):
+            return fit
+        picked, reason, placed = self._choose(service, fit, prompts or {})
         self._turn += 1
         self._num_own[picked.id] += 1
         before = self._circuit(picked.id)
         self._circuits[picked.id] = circuits.after_begin(before)
-        return Lease(picked, is_trial=isinstance(before, Open))
+        return Lease(picked, is_trial=isinstance(before, Open), reason=reason, placed=placed)
 
     def end(self, lease: Lease, *, now: float) -> None:
         """A request that `begin` counted is over, however it went; a trial that nothing was heard of is taken back."""
@@ -101,6 +135,13 @@ class Fleet:
             self._reports[replica_id] = report
             if report.model != before.model:
                 self._routes = self._with_former_models(self._routes)
+            if report.cache != before.cache:
+                self._follow_prefixes()
+
+    def unreachable(self, replica_id: str) -> None:
+        """Nobody listens there: what its cache held is gone with it, or told anew."""
+        if replica_id in self._reports:
+            self.reported(replica_id, replace(self._reports[replica_id], cache=None))
 
     def num_own_on(self, replica_id: str) -> int:
         """Our own requests on one replica."""
@@ -124,7 +165,32 @@ class Fleet:
         faults = [f"{id_} has {num} requests" for id_, num in self._num_own.items() if num <= 0]
         faults += [f"{id_} is gone but reported" for id_ in self._reports if id_ not in self._known]
         faults += [f"{id_} is gone but has a circuit" for id_ in self._circuits if id_ not in self._known]
-        return faults
+        return faults + self.prefixes.check_invariants()
+
+    def _choose(
+        self, service: Service, fit: Sequence[Standing], prompts: Mapping[Naming, Prompt]
+    ) -> tuple[Replica, RouteReason, Placed | None]:
+        least = by_load(fit, service.policy, self._turn).replica
+        if service.policy == "PrefixAffinity":
+            loads = [Load(each.replica.id, each.num_requests, each.report.num_waiting_tokens) for each in fit]
+            placed = self.prefixes.place(service.key, prompts, loads, least.id)
+            if placed is not None:
+                decision = placed.decision
+                chosen = next(each.replica for each in fit if each.replica.id == decision.replica)
+                return chosen, decision.reason, placed
+        return least, "round_robin" if service.policy == "RoundRobin" else "least_load", None
+
+    def _follow_prefixes(self) -> None:
+        routes = self._routes
+        self.prefixes.update(
+            {
+                replica.id: (key, cache)
+                for key, service in routes.services.items()
+                if service.policy == "PrefixAffinity"
+                for replica in routes.of(key)
+                if (cache := self._reports.get(replica.id, NO_REPORT).cache) is not None
+            }
+        )
 
     def _with_former_models(self, routes: Routes) -> Routes:
         def former_models(service: Service) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from sapwood_contract.routing import RoutingPolicy
 from sapwood_gateway.core.routes import Replica, Routes, Service, ServiceKey
 
 NAMESPACE = "static"
@@ -20,11 +21,11 @@ class ListedEngine:
     is_ready: bool = False
 
 
-def routes_of(engines: Iterable[ListedEngine]) -> Routes:
-    """Return a service a model, of the engines that serve it."""
+def routes_of(engines: Iterable[ListedEngine], policy: RoutingPolicy) -> Routes:
+    """Return a service a model, of the engines that serve it, each routed by ``policy``."""
     replicas: dict[ServiceKey, tuple[Replica, ...]] = {}
     for engine in engines:
         if engine.model:
             key = ServiceKey(NAMESPACE, engine.model)
             replicas[key] = (*replicas.get(key, ()), replace(engine.replica, is_ready=engine.is_ready))
-    return Routes({key: Service(key, (key.name,)) for key in replicas}, replicas)
+    return Routes({key: Service(key, (key.name,), policy) for key in replicas}, replicas)

@@ -23,52 +23,78 @@ from sapwood_contract.metrics import (
     BY_NAME,
     GATEWAY_ATTEMPT_FAILURES,
     GATEWAY_CODES,
+    GATEWAY_EVENT_GAPS,
     GATEWAY_REPLICA_STATES,
+    GATEWAY_ROUTES,
+    GATEWAY_UNREAD,
 )
-from sapwood_contract.routing import RoutingPolicy
 from sapwood_gateway.core.balance import Fitness
+from sapwood_gateway.core.fleet import RouteReason
+from sapwood_gateway.shell.kv_events import EventGap
+from sapwood_gateway.shell.prompts import Unread
 
 AttemptFailure = Literal["connect", "broken", "timeout", "busy", "unavailable", "cut"]
 Census = Mapping[Fitness, int]
-
-_ROUTE_OF: Mapping[RoutingPolicy, str] = {"LeastLoad": "least_load", "RoundRobin": "round_robin"}
-_REACHED_ROUTES = ("least_load", "round_robin", "none")
-"""Of the contract's values those that there is a policy for."""
 
 
 class GatewayMetrics:
     """All series of one gateway; its methods may be called from any thread."""
 
-    def __init__(self, *, census: Callable[[], Census], num_running: Callable[[], int]) -> None:
-        """``census``: replicas by state, ``num_running``: requests on their way; both asked at each scrape."""
+    def __init__(
+        self, *, census: Callable[[], Census], num_running: Callable[[], int], num_blocks: Callable[[], int]
+    ) -> None:
+        """All asked at each scrape; ``census``: replicas by state, ``num_running``: requests on their way,
+        ``num_blocks``: blocks that replicas are known to hold.
+        """
         disable_created_metrics()  # type: ignore[no-untyped-call]  # the library has no annotations
         self._registry = CollectorRegistry()
         self._census = census
         self._requests = self._counter("sapwood_gateway_requests_total")
         self._routes = self._counter("sapwood_gateway_route_total")
+        self._unread = self._counter("sapwood_gateway_unread_prompts_total")
+        self._predicted = self._counter("sapwood_gateway_predicted_match_tokens_total")
+        self._actual = self._counter("sapwood_gateway_actual_match_tokens_total")
+        self._gaps = self._counter("sapwood_gateway_event_gaps_total")
+        self._gauge("sapwood_gateway_index_blocks").set_function(num_blocks)
         self._failures = self._counter("sapwood_gateway_attempt_failures_total")
         self._discovery_failures = self._counter("sapwood_gateway_discovery_failures_total")
         overhead = BY_NAME["sapwood_gateway_overhead_seconds"]
         self._overhead = Histogram(overhead.name, overhead.help, buckets=overhead.buckets, registry=self._registry)
-        self._running = self._gauge("sapwood_gateway_requests_running")
-        self._running.set_function(num_running)
+        self._gauge("sapwood_gateway_requests_running").set_function(num_running)
         self._replicas = self._gauge("sapwood_gateway_replicas")
         info = BY_NAME["sapwood_gateway_build_info"]
         Info(info.name.removesuffix("_info"), info.help, registry=self._registry).info({"version": version("sapwood")})
         # A rate is right from the first increment on only where the series began at 0.
-        for route in _REACHED_ROUTES:
-            self._routes.labels(route)
-        for reason in GATEWAY_ATTEMPT_FAILURES:
-            self._failures.labels(reason)
+        for counter, values in (
+            (self._routes, GATEWAY_ROUTES),
+            (self._unread, GATEWAY_UNREAD),
+            (self._gaps, GATEWAY_EVENT_GAPS),
+            (self._failures, GATEWAY_ATTEMPT_FAILURES),
+        ):
+            for value in values:
+                counter.labels(value)
 
     def answered(self, model: str, code: str) -> None:
         """A request has ended with ``code``; ``model`` is empty where it named none that is served."""
         self._requests.labels(model, code if code in GATEWAY_CODES else "other").inc()
 
-    def sent(self, policy: RoutingPolicy, overhead_seconds: float) -> None:
+    def sent(self, reason: RouteReason, overhead_seconds: float) -> None:
         """A request leaves for its first replica, so long after it was read."""
-        self._routes.labels(_ROUTE_OF[policy]).inc()
+        self._routes.labels(reason).inc()
         self._overhead.observe(overhead_seconds)
+
+    def not_weighed(self, reason: Unread) -> None:
+        """Prefix affinity was to decide, and could not."""
+        self._unread.labels(reason).inc()
+
+    def matched(self, model: str, *, expected: int, actual: int) -> None:
+        """An answer says how much of its prompt was cached."""
+        self._predicted.labels(model).inc(expected)
+        self._actual.labels(model).inc(actual)
+
+    def event_gap(self, reason: EventGap) -> None:
+        """Cache events of a replica were missed, asked for, or cannot be followed."""
+        self._gaps.labels(reason).inc()
 
     def unroutable(self) -> None:
         """A request found no replica that could take it."""

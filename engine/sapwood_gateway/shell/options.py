@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from yarl import URL
 
+from sapwood_contract.routing import RoutingPolicy
 from sapwood_gateway.core.routes import ServiceKey
+
+POLICIES: Mapping[str, RoutingPolicy] = {
+    "least-load": "LeastLoad",
+    "round-robin": "RoundRobin",
+    "prefix-affinity": "PrefixAffinity",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +37,8 @@ class GatewayOptions:
     """0 takes a free one."""
     engines: tuple[EngineAddress, ...]
     """Empty: discover them in the cluster."""
+    policy: RoutingPolicy
+    """Of ``engines``; a service of the cluster has its own."""
     namespaces: tuple[str, ...]
     """Empty: all."""
     service: ServiceKey | None
@@ -51,6 +60,8 @@ def parse(argv: Sequence[str]) -> GatewayOptions:
     given = parser.parse_args(list(argv))
     if given.engine and (given.namespace or given.service):
         parser.error("--engine and --namespace or --service: engines are either listed or discovered in the cluster")
+    if given.policy and not given.engine:
+        parser.error("--policy without --engine: a service of the cluster says itself how it is routed")
     if given.max_held_bytes < given.max_body_bytes:
         parser.error("--max-held-bytes: one body of --max-body-bytes has no room in it")
     admin_port = given.admin_port
@@ -62,6 +73,7 @@ def parse(argv: Sequence[str]) -> GatewayOptions:
         admin_host=given.admin_host,
         admin_port=admin_port,
         engines=tuple(dict.fromkeys(given.engine)),
+        policy=POLICIES[given.policy or "least-load"],
         namespaces=tuple(dict.fromkeys(given.namespace)),
         service=given.service,
         max_body_bytes=given.max_body_bytes,
@@ -96,6 +108,12 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         metavar="URL[,ADMIN_URL]",
         help="an engine, without a cluster; its admin address is by default one port further; may be repeated",
+    )
+    add(
+        "--policy",
+        choices=tuple(POLICIES),
+        help="how one of these engines is chosen, by default least-load; prefix-affinity: by who has computed the "
+        "prompt's beginning",
     )
     add(
         "--namespace",

@@ -27,7 +27,9 @@ from sapwood_gateway.shell import headers, openai
 from sapwood_gateway.shell.body import Bodies, BodyLimits
 from sapwood_gateway.shell.call import REQUEST_ID_KEY, Call, call_of
 from sapwood_gateway.shell.metrics import AttemptFailure, GatewayMetrics
+from sapwood_gateway.shell.prompts import Prompts
 from sapwood_gateway.shell.upstream import Answering, Failed, Refused, UpstreamEnded, next_piece, send
+from sapwood_gateway.shell.usage import TAIL_BYTES, usage_of
 
 _log = logging.getLogger(__name__)
 
@@ -37,6 +39,9 @@ _FAILURES: dict[str, tuple[int, str, str]] = {
     "timeout": (504, "did not begin to answer in time", "upstream_timeout"),
 }
 """Why the last attempt failed -> status, words, code."""
+_EVENTS_SECONDS = 0.25
+"""After an answer's end its prompt counts as on its way for so long: the engine tells of it over another connection,
+which may be slower than this one."""
 _Reply = tuple[web.StreamResponse, str]
 """The answer, and the code that it counts as: 499 where the client has gone."""
 
@@ -61,6 +66,7 @@ class Proxy:
         fleet: Fleet,
         session: aiohttp.ClientSession,
         *,
+        prompts: Prompts,
         metrics: GatewayMetrics,
         settings: ProxySettings,
         draw: Callable[[], float],
@@ -69,6 +75,7 @@ class Proxy:
         """``draw``: a number from [0, 1), for jitter."""
         self._fleet = fleet
         self._session = session
+        self._prompts = prompts
         self._metrics = metrics
         self._settings = settings
         self._draw = draw
@@ -128,29 +135,27 @@ class Proxy:
         tried: set[str] = set()
         last: Refused | Failed | None = None
         delay_seconds = 0.0
+        read = await self._prompts.of(call, self._fleet.prefixes.namings(call.service.key))
         for num_attempts in count(1):
-            lease = self._fleet.begin(call.service.key, call.model, tried=tried, now=self._clock())
+            lease = self._fleet.begin(
+                call.service.key, call.model, tried=tried, now=self._clock(), prompts=read.prompts
+            )
             if isinstance(lease, NoReplica):
                 if last is None:
                     self._metrics.unroutable()
                     raise openai.no_replica(call.service.key, lease)
                 break
-            replica = lease.replica
-            tried.add(replica.id)
+            tried.add(lease.replica.id)
             with self._held(lease):
                 await asyncio.sleep(delay_seconds)
                 if num_attempts == 1:
-                    self._metrics.sent(call.service.policy, self._clock() - begin)
-                outcome = await send(
-                    self._session,
-                    call,
-                    replica,
-                    first_byte_seconds=self._settings.first_byte_timeout_seconds,
-                    refusal_seconds=self._settings.refusal_timeout_seconds,
-                )
+                    self._metrics.sent(lease.reason, self._clock() - begin)
+                    if call.service.policy == "PrefixAffinity" and lease.placed is None:
+                        self._metrics.not_weighed(read.unread or "unnamed")
+                outcome = await self._send(call, lease.replica)
                 if isinstance(outcome, Answering):
-                    return await self._relay(call, replica, outcome)
-                self._failed(call, replica, outcome)
+                    return await self._relay(call, lease, outcome)
+                self._failed(call, lease.replica, outcome)
             last = outcome
             step = retry.after(num_attempts, jitter=self._draw(), settings=self._settings.retry)
             if isinstance(step, GiveUp):
@@ -159,8 +164,17 @@ class Proxy:
         assert last is not None
         return self._last_word(call, last)
 
-    async def _relay(self, call: Call, replica: Replica, answering: Answering) -> _Reply:
-        upstream = answering.response
+    async def _send(self, call: Call, replica: Replica) -> Answering | Refused | Failed:
+        return await send(
+            self._session,
+            call,
+            replica,
+            first_byte_seconds=self._settings.first_byte_timeout_seconds,
+            refusal_seconds=self._settings.refusal_timeout_seconds,
+        )
+
+    async def _relay(self, call: Call, lease: Lease, answering: Answering) -> _Reply:
+        replica, upstream = lease.replica, answering.response
         is_stream = headers.is_event_stream(upstream.headers)
         response = web.StreamResponse(
             status=upstream.status,
@@ -174,8 +188,9 @@ class Proxy:
             piece = answering.first
             while piece:
                 await response.write(piece)
-                tail = (tail + piece)[-2:]
+                tail = (tail + piece)[-TAIL_BYTES:]
                 piece = await next_piece(upstream)
+            self._note_usage(call, lease, tail)
             await response.write_eof()
         except UpstreamEnded:
             self._fleet.failed(replica.id, now=self._clock())
@@ -207,6 +222,13 @@ class Proxy:
             yield
         finally:
             self._fleet.end(lease, now=self._clock())
+            if lease.placed is not None:
+                asyncio.get_running_loop().call_later(_EVENTS_SECONDS, self._fleet.prefixes.computed, lease.placed)
+
+    def _note_usage(self, call: Call, lease: Lease, tail: bytes) -> None:
+        if lease.placed is not None and (usage := usage_of(tail)) is not None:
+            self._fleet.prefixes.answered(lease.placed, usage.completion_tokens)
+            self._metrics.matched(call.model, expected=lease.placed.decision.matched_tokens, actual=usage.cached_tokens)
 
     def _answered(self, replica: Replica, status: int) -> None:
         if retry.is_failure(status):
@@ -245,7 +267,7 @@ async def _end_early(call: Call, response: web.StreamResponse, error: openai.Gat
         if call.request.transport is not None:
             call.request.transport.close()
         return
-    gap = b"" if tail in (b"", b"\n\n") else b"\n\n"  # it broke off inside an event
+    gap = b"" if tail[-2:] in (b"", b"\n\n") else b"\n\n"  # it broke off inside an event
     with contextlib.suppress(ConnectionResetError):
         await response.write(gap + openai.error_event(error))
         await response.write_eof()

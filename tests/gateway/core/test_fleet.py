@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from sapwood_gateway.core.balance import NoReplica, Report
+from sapwood_gateway.core.block_names import CacheFacts, Naming, PromptSpace, prompt_of
 from sapwood_gateway.core.circuit import CircuitSettings
 from sapwood_gateway.core.fleet import Fleet, Lease
 from sapwood_gateway.core.routes import Replica, Routes, Service, ServiceKey
@@ -137,6 +138,65 @@ def test_the_census_counts_every_replica_once() -> None:
     three.update(Routes(three.routes.services, {CHAT: (replica("a"), terminating, replica("c"))}))
     three.reported("c", Report("draining", 1, 0, 0))
     assert three.census(0.0) == {"fit": 1, "terminating": 1, "draining": 1}
+
+
+CACHE = CacheFacts(Naming("r", 4), 100, None)
+
+
+def by_prefix(*ids: str) -> Fleet:
+    made = Fleet(circuit=SETTINGS)
+    made.update(Routes({CHAT: Service(CHAT, ("m",), "PrefixAffinity")}, {CHAT: tuple(replica(id_) for id_ in ids)}))
+    for id_ in ids:
+        made.reported(id_, Report("ready", 0, 0, 0, cache=CACHE))
+    return made
+
+
+def asked(fleet: Fleet, *tokens: int, tried: tuple[str, ...] = ()) -> Lease:
+    prompts = {naming: prompt_of(tokens * 4, naming, PromptSpace(), None) for naming in fleet.prefixes.namings(CHAT)}
+    lease = fleet.begin(CHAT, "m", tried=tried, now=0.0, prompts=prompts)
+    assert isinstance(lease, Lease)
+    return lease
+
+
+def test_a_service_routed_by_prefix_sends_a_prompt_where_it_was_before() -> None:
+    three = by_prefix("a", "b", "c")
+    first = asked(three, 1, 2)
+    for _ in range(4):
+        again = asked(three, 1, 2)
+        assert (again.replica.id, again.reason) == (first.replica.id, "prefix")
+        three.end(again, now=0.0)
+
+
+def test_a_replica_that_cannot_take_it_does_not_get_it_for_its_prefix() -> None:
+    pair = by_prefix("a", "b")
+    first = asked(pair, 1, 2).replica.id
+    other = asked(pair, 1, 2, tried=(first,))
+    assert other.replica.id != first
+    assert other.reason == "least_load"
+
+
+def test_what_cannot_be_read_is_routed_by_load() -> None:
+    pair = by_prefix("a", "b")
+    leases = [begin(pair) for _ in range(4)]
+    assert Counter(each.replica.id for each in leases) == {"a": 2, "b": 2}
+    assert {(each.reason, each.placed) for each in leases} == {("least_load", None)}
+
+
+def test_what_an_engine_held_that_nobody_reaches_any_more_is_forgotten() -> None:
+    one = by_prefix("a")
+    asked(one, 1, 2)
+    assert one.prefixes.num_blocks == 2
+    one.unreachable("a")
+    one.unreachable("nobody")
+    assert one.prefixes.num_blocks == 0
+
+
+def test_blocks_are_kept_for_services_alone_that_are_routed_by_prefix() -> None:
+    one = by_prefix("a")
+    asked(one, 1, 2)
+    one.update(routes("a"))
+    assert one.prefixes.num_blocks == 0
+    assert one.prefixes.namings(CHAT) == ()
 
 
 class FleetMachine(RuleBasedStateMachine):

@@ -11,17 +11,24 @@ def replica(id_: str) -> Replica:
 
 
 def test_engines_of_one_model_are_one_service() -> None:
-    routes = routes_of([ListedEngine(replica(id_), model, is_ready=True) for id_, model in ("am", "bn", "cm")])
+    routes = routes_of(
+        [ListedEngine(replica(id_), model, is_ready=True) for id_, model in ("am", "bn", "cm")], "LeastLoad"
+    )
     found = {key.name: [each.id for each in replicas] for key, replicas in routes.replicas.items()}
     assert found == {"m": ["a", "c"], "n": ["b"]}
     assert {service.models for service in routes.services.values()} == {("m",), ("n",)}
 
 
 def test_an_engine_that_is_not_ready_keeps_its_service_known() -> None:
-    routes = routes_of([ListedEngine(replica("a"), "m", is_ready=False)])
+    routes = routes_of([ListedEngine(replica("a"), "m", is_ready=False)], "LeastLoad")
     (only,) = routes.of(ServiceKey("static", "m"))
     assert not only.is_ready
 
 
 def test_an_engine_that_never_said_its_model_is_in_no_service() -> None:
-    assert routes_of([ListedEngine(replica("a"))]).services == {}
+    assert routes_of([ListedEngine(replica("a"))], "LeastLoad").services == {}
+
+
+def test_every_service_is_routed_by_the_policy_of_the_list() -> None:
+    routes = routes_of([ListedEngine(replica("a"), "m"), ListedEngine(replica("b"), "n")], "PrefixAffinity")
+    assert {service.policy for service in routes.services.values()} == {"PrefixAffinity"}

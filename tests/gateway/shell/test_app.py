@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 from support_gateway import CHAT, MODEL, Gateway, behind, echo, gateway, routes, serving
 
-from sapwood_contract.metrics import SERIES
+from sapwood_contract.metrics import GATEWAY_ROUTES, SERIES
 from sapwood_gateway.core.routes import Routes, Service, ServiceKey
 from sapwood_gateway.shell.app import Traffic, build_admin_app, build_app
 
@@ -163,11 +163,7 @@ async def test_the_metrics_are_those_of_the_contract(running: Gateway) -> None:
         text = await response.text()
     declared = {series.name for series in SERIES if series.program == "gateway"}
     assert {line.split()[2] for line in text.splitlines() if line.startswith("# HELP")} == declared
-    assert running.series("sapwood_gateway_route_total") == {
-        '{result="least_load"}': 0,
-        '{result="round_robin"}': 0,
-        '{result="none"}': 0,
-    }
+    assert running.series("sapwood_gateway_route_total") == {f'{{result="{route}"}}': 0 for route in GATEWAY_ROUTES}
 
 
 async def test_requests_are_counted_by_model_and_code_and_timed() -> None:

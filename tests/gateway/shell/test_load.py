@@ -142,7 +142,7 @@ M = ServiceKey("static", "m")
 
 def listed() -> tuple[ListedDiscovery, Fleet]:
     fleet = Fleet(circuit=CircuitSettings())
-    return ListedDiscovery(fleet, [A, B]), fleet
+    return ListedDiscovery(fleet, [A, B], policy="LeastLoad"), fleet
 
 
 def ready_ones(fleet: Fleet) -> list[str]:

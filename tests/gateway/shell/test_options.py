@@ -33,6 +33,20 @@ def test_engines_and_their_admin_addresses_may_be_listed() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("given", "policy"),
+    [
+        ([], "LeastLoad"),
+        (["--policy=least-load"], "LeastLoad"),
+        (["--policy=round-robin"], "RoundRobin"),
+        (["--policy=prefix-affinity"], "PrefixAffinity"),
+    ],
+    ids=str,
+)
+def test_engines_of_the_list_are_routed_as_told_and_by_load_otherwise(given: list[str], policy: str) -> None:
+    assert parse(["--engine=http://a.example", *given]).policy == policy
+
+
 def test_an_engine_that_is_listed_twice_is_one() -> None:
     assert len(parse(["--engine=http://a.example", "--engine=http://a.example:80"]).engines) == 1
 
@@ -58,6 +72,8 @@ def test_the_admin_port_is_the_next_one_or_a_free_one_too() -> None:
         ["--service=gateway"],
         ["--service=gateway.sapwood.svc"],
         ["--service=.sapwood"],
+        ["--policy=prefix-affinity"],
+        ["--engine=http://a.example", "--policy=PrefixAffinity"],
         ["--max-body-bytes=2000", "--max-held-bytes=1999"],
         ["--body-timeout-seconds=0"],
         ["--idle-timeout-seconds=inf"],

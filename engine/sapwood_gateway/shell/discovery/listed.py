@@ -8,6 +8,7 @@ from dataclasses import replace
 from yarl import URL
 
 from sapwood_contract.http import EngineLoad
+from sapwood_contract.routing import RoutingPolicy
 from sapwood_gateway.core.fleet import Fleet
 from sapwood_gateway.core.listed_engines import ListedEngine, routes_of
 from sapwood_gateway.core.routes import Replica
@@ -17,8 +18,9 @@ from sapwood_gateway.shell.load import Heard, Silent
 class ListedDiscovery:
     """Keeps the routes of ``fleet``; `heard` is the load poller's to call."""
 
-    def __init__(self, fleet: Fleet, engines: Iterable[Replica]) -> None:
+    def __init__(self, fleet: Fleet, engines: Iterable[Replica], *, policy: RoutingPolicy) -> None:
         self._fleet = fleet
+        self._policy = policy
         self._engines = {replica.id: ListedEngine(replica) for replica in engines}
         self._unasked = set(self._engines)
 
@@ -44,7 +46,7 @@ class ListedDiscovery:
             after = replace(before, is_ready=False)
         if after != before:
             self._engines[replica.id] = after
-            self._fleet.update(routes_of(self._engines.values()))
+            self._fleet.update(routes_of(self._engines.values(), self._policy))
 
 
 def listed_replica(url: URL, admin_url: URL) -> Replica:

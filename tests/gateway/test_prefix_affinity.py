@@ -1,0 +1,201 @@
+"""Prefix affinity with everything in its own process: two engines that publish their caches, and the gateway."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+import pytest
+import support_fake_serve
+from support_kv_events import decode
+
+from sapwood_tools.bench.servers import free_port
+
+PAGE = 16
+FAKE_SERVE = str(Path(support_fake_serve.__file__))
+_DEADLINE_SECONDS = 240.0
+
+
+@dataclass
+class Program:
+    process: subprocess.Popen[bytes]
+    url: str
+    admin_url: str
+
+    def num_blocks(self) -> int:
+        """Blocks that an engine holds."""
+        batch = decode(httpx.get(f"{self.admin_url}/admin/blocks").content)
+        return sum(len(event.block_hashes) for event in batch.events if hasattr(event, "block_hashes"))
+
+
+@contextmanager
+def program(*command: str) -> Iterator[Program]:
+    """Run ``command`` on two free ports until the end of the block; it has said that it is ready."""
+    port, admin_port = free_port(), free_port()
+    argv = [sys.executable, *command, f"--port={port}", f"--admin-port={admin_port}"]
+    with subprocess.Popen(argv, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as process:
+        made = Program(process, f"http://127.0.0.1:{port}", f"http://127.0.0.1:{admin_port}")
+        try:
+            eventually(lambda: is_ready(made))
+            yield made
+        finally:
+            process.kill()
+
+
+def is_ready(made: Program) -> bool:
+    assert made.process.poll() is None
+    try:
+        return httpx.get(f"{made.admin_url}/readyz").status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def eventually(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + _DEADLINE_SECONDS
+    while not holds():
+        assert time.monotonic() < deadline
+
+
+@dataclass
+class Service:
+    engines: list[Program]
+    gateway: Program
+    http: httpx.Client
+
+    def model(self) -> str:
+        """Return the only one that there is."""
+        (card,) = self.http.get(f"{self.gateway.url}/v1/models").json()["data"]
+        return str(card["id"])
+
+    def series(self, name: str) -> dict[str, float]:
+        """Return the samples of one of the gateway's series, by their labels as written."""
+        lines = self.http.get(f"{self.gateway.admin_url}/metrics").text.splitlines()
+        found = (line.removeprefix(name).rpartition(" ") for line in lines if line.startswith((name + "{", name + " ")))
+        return {labels: float(value) for labels, _, value in found}
+
+    def matched_tokens(self) -> tuple[float, float]:
+        """Return how many were expected to be cached so far, and how many were."""
+        names = ("sapwood_gateway_predicted_match_tokens_total", "sapwood_gateway_actual_match_tokens_total")
+        predicted, actual = (sum(self.series(name).values()) for name in names)
+        return predicted, actual
+
+    def reads_texts(self) -> bool:
+        before = self.series("sapwood_gateway_unread_prompts_total")
+        self.ask("Is the tokenizer there?")
+        return self.series("sapwood_gateway_unread_prompts_total") == before
+
+    def ask(self, prompt: object) -> int:
+        """Return how many tokens of ``prompt`` were cached."""
+        request = {"model": self.model(), "prompt": prompt, "max_tokens": 2, "temperature": 0}
+        answer = self.http.post(f"{self.gateway.url}/v1/completions", json=request)
+        assert answer.status_code == 200, answer.text
+        cached: int = answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"]
+        return cached
+
+
+@dataclass
+class Conversation:
+    service: Service
+    ids: list[int]
+    lengths: list[int] = field(default_factory=list)
+
+    def turn(self, *more: int) -> int:
+        """Ask with all that was said and ``more``; return how many tokens were cached."""
+        self.ids += more
+        self.lengths.append(len(self.ids))
+        return self.service.ask(self.ids)
+
+
+@pytest.fixture(params=["told", "guessed"])
+def service(request: pytest.FixtureRequest) -> Iterator[Service]:
+    publish = ("--kv-events-port=0",) if request.param == "told" else ()
+    with two_engines(FAKE_SERVE, *publish) as made:
+        yield made
+
+
+@contextmanager
+def two_engines(*command: str) -> Iterator[Service]:
+    """Run two engines that ``command`` starts, and a gateway before them."""
+    with program(*command) as a, program(*command) as b:
+        engines = [f"--engine={each.url},{each.admin_url}" for each in (a, b)]
+        options = ("--policy=prefix-affinity", "--load-interval-seconds=0.1", *engines)
+        with (
+            program("-m", "sapwood", "gateway", *options) as gateway,
+            httpx.Client(timeout=_DEADLINE_SECONDS) as http,
+        ):
+            yield Service([a, b], gateway, http)
+
+
+def test_from_its_second_turn_a_conversation_finds_its_beginning_until_its_engine_dies(service: Service) -> None:
+    conversations = [Conversation(service, [number] * 40) for number in range(16)]  # so many that each engine gets some
+    assert {each.turn() for each in conversations} == {0}
+    for number in range(2):
+        for each in conversations:
+            before, expected = each.lengths[-1], service.matched_tokens()
+            cached = each.turn(*range(100 + number, 120 + number))
+            assert cached >= before // PAGE * PAGE
+            predicted, actual = (now - then for now, then in zip(service.matched_tokens(), expected, strict=True))
+            assert abs(predicted - actual) <= PAGE
+    assert service.series("sapwood_gateway_route_total")['{result="prefix"}'] == 32
+    going, staying = service.engines
+    for engine in service.engines:
+        assert httpx.get(f"{engine.admin_url}/admin/load").json()["load"]["kv_evictable_tokens"] > 0
+    going.process.kill()
+    eventually(lambda: service.series("sapwood_gateway_replicas")['{state="fit"}'] == 1)
+    for each in conversations:
+        each.turn(1, 2, 3)
+        assert each.turn(4) >= each.lengths[-2] // PAGE * PAGE
+    assert httpx.get(f"{staying.admin_url}/admin/load").json()["state"] == "ready"
+
+
+@pytest.mark.parametrize("service", ["told"], indirect=True)
+def test_the_index_is_what_the_engines_hold_and_what_a_dead_one_held_is_forgotten(service: Service) -> None:
+    for number in range(6):
+        Conversation(service, [number] * 50).turn()
+
+    def is_exact(*engines: Program) -> bool:
+        held = sum(each.num_blocks() for each in engines)
+        return held > 0 and service.series("sapwood_gateway_index_blocks")[""] == held
+
+    eventually(lambda: is_exact(*service.engines))
+    going, staying = service.engines
+    going.process.kill()
+    eventually(lambda: is_exact(staying))
+    assert service.series("sapwood_gateway_event_gaps_total")['{reason="snapshot"}'] >= 2
+
+
+@pytest.mark.parametrize("service", ["guessed"], indirect=True)
+def test_a_text_is_read_with_the_tokenizer_that_an_engine_hands_out(service: Service) -> None:
+    eventually(service.reads_texts)
+    for name in ("an", "other"):
+        text = f"Once upon a time there was {name} tale. " * 3
+        service.ask(text)
+        assert service.ask(text + "It ended.") >= len(text) // PAGE * PAGE
+    # Its tokens are those of the same prompt in ids.
+    assert service.ask(list((text + "It ended.").encode())) >= len(text) // PAGE * PAGE
+
+
+@pytest.mark.engine
+def test_four_chats_with_a_real_model_find_their_beginnings_as_foreseen() -> None:
+    command = ("-m", "sapwood", "serve", "--kv-tokens=8192", "--threads=1", "--thread-binding=off")
+    with two_engines(*command, "--kv-events-port=0") as service:
+        eventually(service.reads_texts)
+        chats: list[list[dict[str, str]]] = [[] for _ in range(4)]
+        lengths = [0] * 4
+        for turn in range(4):
+            for number, messages in enumerate(chats):
+                before = service.matched_tokens()
+                messages.append({"role": "user", "content": f"Tell me more of the {'very ' * number}old tale."})
+                request = {"model": service.model(), "messages": messages, "max_tokens": 24, "temperature": 0}
+                answer = service.http.post(f"{service.gateway.url}/v1/chat/completions", json=request).json()
+                messages.append(answer["choices"][0]["message"])
+                predicted, actual = (now - then for now, then in zip(service.matched_tokens(), before, strict=True))
+                assert abs(predicted - actual) <= PAGE
+                assert actual >= lengths[number] // PAGE * PAGE, (turn, number)
+                lengths[number] = answer["usage"]["prompt_tokens"]
