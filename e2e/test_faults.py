@@ -27,8 +27,8 @@ from world import World, condition, eventually
 
 Work = Literal["made", "changed"]
 NUM_CALLS: Mapping[Work, int] = {"made": 16, "changed": 5}
-"""Calls that it takes at least, however they fall into turns. Made: each child is looked for and applied, something is told, status. Changed: the
-three children that differ are applied, the rollout is told, status."""
+"""Calls that it takes at least, however they fall into turns. Made: each child is looked for and applied, something is
+told, status. Changed: the three children that differ are applied, the rollout is told, status."""
 NUM_WRITES: Mapping[Work, int] = {"made": 9, "changed": 5}
 CONVERGE_SECONDS = 240.0
 RUN = f"fault-{os.getpid()}"
