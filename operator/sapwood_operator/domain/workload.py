@@ -19,7 +19,8 @@ from sapwood_operator.domain.obstacles import (
     seconds_to_obstacle,
 )
 
-_REVISION = "deployment.kubernetes.io/revision"
+REVISION_ANNOTATION = "deployment.kubernetes.io/revision"
+"""Of a Deployment and of its ReplicaSets: which one is the present one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +106,7 @@ def _current(deployment: Mapping[str, Any], replica_sets: Sequence[Mapping[str, 
 
 
 def _revision(document: Mapping[str, Any]) -> str:
-    return str((document["metadata"].get("annotations") or {}).get(_REVISION, ""))
+    return str((document["metadata"].get("annotations") or {}).get(REVISION_ANNOTATION, ""))
 
 
 def _template_hash(document: Mapping[str, Any]) -> str:

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from sapwood_operator.domain.names import ENGINE_CONTAINER
-from sapwood_operator.domain.obstacles import NoObstacle, Obstacle, held_since, pod_obstacle
-from sapwood_operator.kubectl.picture import JsonObject, Picture, is_ready
+from sapwood_operator.domain.obstacles import NoObstacle, Obstacle, held_since, is_ready, pod_obstacle
+from sapwood_operator.domain.workload import REVISION_ANNOTATION
+from sapwood_operator.kubectl.picture import JsonObject, Picture
 from sapwood_operator.kubectl.text import age, columns
 
 LAST_EVENTS = 10
-_REVISION = "deployment.kubernetes.io/revision"
 _HEALTHY = {"Ready": "True", "Serving": "True", "ModelAvailable": "True"}
 """Status that a condition has when all is well; ``False`` for those that are not here."""
 
@@ -58,7 +58,7 @@ def _rollout(picture: Picture) -> list[str]:
 
 
 def _revision(replica_set: JsonObject) -> int:
-    return int((replica_set["metadata"].get("annotations") or {}).get(_REVISION, 0))
+    return int((replica_set["metadata"].get("annotations") or {}).get(REVISION_ANNOTATION, 0))
 
 
 def _pods(picture: Picture, now: datetime) -> list[str]:

@@ -50,8 +50,3 @@ class Picture:
 
 
 _NOT_SEEN = "no operator has looked at this service yet; does one run, and does it watch this namespace?"
-
-
-def is_ready(pod: JsonObject) -> bool:
-    """Whether a pod's Ready condition is true."""
-    return any(c["type"] == "Ready" and c["status"] == "True" for c in pod.get("status", {}).get("conditions") or ())
