@@ -65,7 +65,7 @@ $(ENGINE): $(FOUNDATION) pyproject.toml constraints.txt
 	@touch $@
 
 $(DEV): $(ENGINE)
-	@$(call INSTALL,--no-build-isolation --editable '.[engine$(COMMA)gateway$(COMMA)operator$(COMMA)dev]')
+	@$(call INSTALL,--no-build-isolation --editable '.[engine$(COMMA)gateway$(COMMA)operator$(COMMA)local$(COMMA)dev]')
 	@touch $@
 
 serve: $(ENGINE)

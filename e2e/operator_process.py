@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import urllib.error
@@ -14,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from sapwood_tools.bench.servers import free_port
 from world import eventually
 
 LOOPBACK = "127.0.0.1"
@@ -74,7 +74,7 @@ def operator(
 
     Its log is appended to, so that one who was killed and its successor may share one.
     """
-    port = _free_port()
+    port = free_port()
     given: dict[str, object] = {
         "operator-namespace": "sapwood",
         "gateway-service": "sapwood-gateway",
@@ -102,8 +102,3 @@ def operator(
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-
-
-def _free_port() -> int:
-    with socket.create_server((LOOPBACK, 0)) as listening:
-        return int(listening.getsockname()[1])

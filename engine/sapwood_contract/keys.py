@@ -17,14 +17,20 @@ _PERSON = b"sapwood kv 1"
 
 
 def namespace_root(
-    model_revision: str, adapter_id: str | None, extra_key: str | None, tenant_salt: str | None
+    model_revision: str,
+    adapter_id: str | None,
+    extra_key: str | None,
+    tenant_salt: str | None,
+    tenant: str | None = None,
 ) -> bytes:
     """Return what the first block of every sequence of a namespace follows on.
 
-    Each field enters with its length, and None as what no text is, so that no two namespaces are written alike.
+    Each field enters with its length, and None as what no text is, so that no two namespaces are written alike; without
+    a ``tenant`` there is nothing in its place.
     """
     digest = blake2b(digest_size=HASH_BYTES, person=_PERSON)
-    for field in (model_revision, adapter_id, extra_key, tenant_salt):
+    named = (model_revision, adapter_id, extra_key, tenant_salt)
+    for field in named if tenant is None else (*named, tenant):
         written = b"" if field is None else field.encode("utf-8", "surrogatepass")
         digest.update(b"-" if field is None else b"%d:" % len(written))
         digest.update(written)

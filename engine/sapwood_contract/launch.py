@@ -47,6 +47,14 @@ class LaunchOptions:
     api_key_file: str | None = _option(
         None, "file with API keys, one a line; SAPWOOD_API_KEY in the environment adds one; none: no authentication"
     )
+    gateway_credential_file: str | None = _option(
+        None,
+        "file with the credential by which the gateway is known; nobody calls either API without it or a key;"
+        " none: the gateway is a caller like others",
+    )
+    admin_key_file: str | None = _option(
+        None, "file with keys of the admin API, one a line; none: whoever reaches it may use it"
+    )
     dtype: DtypeName = _option("auto", "arithmetic of the model; auto: the fastest that this device computes natively")
     quantization: QuantizationName = _option(
         "none",

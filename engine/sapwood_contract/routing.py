@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 RoutingPolicy = Literal["LeastLoad", "RoundRobin", "PrefixAffinity"]
+Authentication = Literal["None", "ApiKey"]
+CacheSharing = Literal["None", "Tenant", "Group", "Public"]
 POLICIES: tuple[RoutingPolicy, ...] = get_args(RoutingPolicy)
 
 ROUTING_LABEL = "serving.sapwood.dev/routing"
@@ -46,6 +48,16 @@ class ServiceRoute:
     admin_port: int = 8001
     """Port of the admin API on a replica."""
     policy: RoutingPolicy = "LeastLoad"
+    hot_prefix_replicas: tuple[int, int] = (1, 4)
+    """On how many replicas at least and at most a prefix that many use is kept, where prefixes decide."""
+    queue_max_requests: int = 0
+    """Requests that the gateway holds while no replica can take them; 0: it holds none."""
+    queue_max_wait_seconds: float = 30.0
+    """How long it holds one."""
+    authentication: Authentication = "None"
+    """Whether callers need the API key of a Tenant in ``namespace``."""
+    cache_sharing: CacheSharing = "Tenant"
+    """Whose prefixes a request may reuse; without authentication everybody is one tenant."""
     hosts: tuple[str, ...] = ()
     """Host names from outside the cluster (Ingress, HTTPRoute) that mean this service; one may begin with ``*.``.
 
@@ -58,15 +70,39 @@ class ServiceRoute:
                 raise InvalidRoute(f"{name}: {reprlib.repr(getattr(self, name))} is not a name")
         for name in ("port", "admin_port"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 65_535:
+            if not _is_whole(value) or not 1 <= value <= 65_535:
                 raise InvalidRoute(f"{name}: {reprlib.repr(value)} is not a port from 1 to 65535")
         for name in ("models", "hosts"):
             if not all(isinstance(text, str) and text for text in getattr(self, name)):
                 raise InvalidRoute(f"{name}: {reprlib.repr(getattr(self, name))} has something that is not a name")
         if not self.models:
             raise InvalidRoute("models: a service answers to one name at least")
-        if self.policy not in POLICIES:
-            raise InvalidRoute(f"policy: {reprlib.repr(self.policy)} is not one of {', '.join(POLICIES)}")
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise InvalidRoute(f"{name}: {reprlib.repr(getattr(self, name))} is not one of {', '.join(choices)}")
+        _check_numbers(self)
+
+
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "policy": POLICIES,
+    "authentication": get_args(Authentication),
+    "cache_sharing": get_args(CacheSharing),
+}
+
+
+def _check_numbers(route: ServiceRoute) -> None:
+    hot = route.hot_prefix_replicas
+    if len(hot) != 2 or not all(_is_whole(each) for each in hot) or not 1 <= hot[0] <= hot[1]:
+        raise InvalidRoute(f"hot_prefix_replicas: {reprlib.repr(hot)} is not a least and a most, both 1 or more")
+    if not _is_whole(route.queue_max_requests) or route.queue_max_requests < 0:
+        raise InvalidRoute(f"queue_max_requests: {reprlib.repr(route.queue_max_requests)} is not a number from 0")
+    wait = route.queue_max_wait_seconds
+    if isinstance(wait, bool) or not isinstance(wait, int | float) or not 0 <= wait < float("inf"):
+        raise InvalidRoute(f"queue_max_wait_seconds: {reprlib.repr(wait)} is not a number of seconds")
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def to_json(route: ServiceRoute) -> str:
@@ -91,7 +127,7 @@ def from_json(text: str) -> ServiceRoute:
             values[field.name] = document[field.name]
         elif field.default is dataclasses.MISSING:
             raise InvalidRoute(f"{field.name}: missing")
-    for name in ("models", "hosts"):
+    for name in ("models", "hosts", "hot_prefix_replicas"):
         if name in values:
             if not isinstance(values[name], list):
                 raise InvalidRoute(f"{name}: {reprlib.repr(values[name])} is not a list")

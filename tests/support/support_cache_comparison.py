@@ -355,6 +355,8 @@ def is_block(page: StoredPage, page_size: int) -> bool:
 def hash_of(page: StoredPage, page_size: int) -> bytes:
     """The hash of the block that ``page`` is, reckoned from its whole prefix."""
     space = page.namespace
-    root = block_keys.namespace_root(space.model_revision, space.adapter_id, space.extra_key, space.tenant_salt)
+    root = block_keys.namespace_root(
+        space.model_revision, space.adapter_id, space.extra_key, space.tenant_salt, space.tenant
+    )
     tokens = array("i", chain.from_iterable(page.tokens)).tobytes()
     return block_keys.chain(root, tokens, page_size * 4)[-1]

@@ -90,4 +90,4 @@ def stored_blocks(nodes: Iterator[Node]) -> list[BlockEvent]:
 
 def _root_hash(root: Root) -> bytes:
     space = root.namespace
-    return namespace_root(space.model_revision, space.adapter_id, space.extra_key, space.tenant_salt)
+    return namespace_root(space.model_revision, space.adapter_id, space.extra_key, space.tenant_salt, space.tenant)

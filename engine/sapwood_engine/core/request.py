@@ -22,6 +22,9 @@ class Namespace:
     adapter_id: str | None = None
     extra_key: str | None = None
     tenant_salt: str | None = None
+    """What the request itself says (``cache_salt``)."""
+    tenant: str | None = None
+    """What the gateway says of who asks; no request can say it itself."""
 
 
 @dataclass(frozen=True, slots=True)

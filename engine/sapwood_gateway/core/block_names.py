@@ -53,12 +53,14 @@ class PromptSpace:
 
     extra_key: str | None = None
     cache_salt: str | None = None
+    tenant: str | None = None
+    """What the gateway tells the engine of who asks (`sapwood_contract.trust`)."""
 
 
 def prompt_of(token_ids: Sequence[int], naming: Naming, space: PromptSpace, session: str | None) -> Prompt:
     """Return the prompt under the names of its blocks; ``token_ids`` are from 0 to 2**31 - 1."""
     # No adapter: engines keep none yet.
-    root = namespace_root(naming.model_revision, None, space.extra_key, space.cache_salt)
+    root = namespace_root(naming.model_revision, None, space.extra_key, space.cache_salt, space.tenant)
     hashed = token_ids[: MOST_BLOCKS_OF_PROMPT * naming.block_tokens]
     blocks = chain(root, array("i", hashed).tobytes(), naming.block_tokens * TOKEN_BYTES)
     return Prompt(len(token_ids), blocks, session)

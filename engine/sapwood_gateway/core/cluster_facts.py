@@ -54,7 +54,17 @@ def routes_of(
             continue
         key = ServiceKey(route.namespace, route.service)
         hosts = tuple(host.lower() for host in route.hosts)
-        services[key] = Service(key, route.models, route.policy, hosts)
+        services[key] = Service(
+            key,
+            route.models,
+            policy=route.policy,
+            hot_prefix_replicas=route.hot_prefix_replicas,
+            queue_max_requests=route.queue_max_requests,
+            queue_max_wait_seconds=route.queue_max_wait_seconds,
+            authentication=route.authentication,
+            cache_sharing=route.cache_sharing,
+            hosts=hosts,
+        )
         replicas[key] = found
     return Facts(Routes(services, replicas, gateway), tuple(problems))
 

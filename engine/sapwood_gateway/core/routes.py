@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from sapwood_contract.routing import RoutingPolicy
+from sapwood_contract.routing import Authentication, CacheSharing, RoutingPolicy
 
 
 class ServiceKey(NamedTuple):
@@ -26,6 +26,11 @@ class Service:
     key: ServiceKey
     models: tuple[str, ...]
     policy: RoutingPolicy = "LeastLoad"
+    hot_prefix_replicas: tuple[int, int] = (1, 4)
+    queue_max_requests: int = 0
+    queue_max_wait_seconds: float = 30.0
+    authentication: Authentication = "None"
+    cache_sharing: CacheSharing = "Tenant"
     hosts: tuple[str, ...] = ()
     """Host names from outside that mean this service, in small letters; one may begin with ``*.``."""
     former_models: tuple[str, ...] = ()

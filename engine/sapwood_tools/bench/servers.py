@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import signal
 import socket
 import subprocess
@@ -29,6 +30,8 @@ _START_SECONDS = 300.0
 _STOP_SECONDS = 40.0
 _POLL_SECONDS = 0.25
 _LOG_TAIL_LINES = 15
+_FIRST_PORT, _EPHEMERAL_PORTS = 15_000, 30_000
+"""Where `free_port` looks: below the ports that a system gives to connections, and the node ports of a cluster."""
 
 
 class ServerError(Exception):
@@ -75,11 +78,16 @@ class RunningServer:
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """Return a port that nobody listens on now, and that no connection leaves from.
+
+    A port that the system would give to a connection is no use to a server that starts later: somebody who asks
+    whether it answers yet is, once in some ten thousand tries, given that very port to ask from. He is then
+    connected to himself (TCP's simultaneous open), reads his own question, and the server finds its port taken.
+    """
+    while True:
+        port = random.randrange(_FIRST_PORT, _EPHEMERAL_PORTS)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 @contextlib.asynccontextmanager
