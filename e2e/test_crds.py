@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from kubernetes import client, config
-from support_crd_cases import CASES, Case, manifest
+from support_crd_cases import BOUNDS, CASES, Bound, Case, manifest
 from support_crds import EXAMPLES, GROUP, Field, definitions, documents, fields
 
 from sapwood_operator.domain.unsupported import unsupported_fields
@@ -173,59 +173,6 @@ def test_a_rule_accepts_one_change_and_refuses_another(objects: Objects, case: C
 
 
 # The schema
-
-
-@dataclass(frozen=True, slots=True)
-class Bound:
-    """A value that the schema alone refuses, and a part of what the API server says of it."""
-
-    field: str
-    value: object
-    says: str
-    kind: str = SERVICE
-    place: str = ""
-    """What the API server names, where that is not the field."""
-
-    def __str__(self) -> str:
-        return f"{self.kind}-{self.field}-{self.value!r:.30}"
-
-
-ZONE = {"topologyKey": "topology.kubernetes.io/zone"}
-LABELS = {f"label-{number}": "" for number in range(33)}
-KEY = {"name": "first", "sha256": "A" * 64}
-BOUNDS = (
-    Bound("spec", None, "Required value"),
-    Bound("spec.model", None, "Required value"),
-    Bound("spec.model", {}, "Required value", place="spec.model.source"),
-    Bound("spec.model.name", "my model", "should match"),
-    Bound("spec.model.name", "a" * 129, "may not be more than 128"),
-    Bound("spec.model.source.builtin", "smollm2", 'supported values: "smollm2-135m"'),
-    Bound("spec.model.source.huggingFace.repo", "base", "should match"),
-    Bound("spec.model.source.path", "models/base", "should match"),
-    Bound("spec.model.tokenSecretRef", {}, "Required value", place="spec.model.tokenSecretRef.name"),
-    Bound("spec.engine.device", "cuda", 'supported values: "Auto", "CPU", "CUDA"'),
-    Bound("spec.engine.memoryFraction", 0.5, "must be of type string"),
-    Bound("spec.engine.contextLength", 1, "should be greater than or equal to 2"),
-    Bound("spec.engine.kvCache.pageSize", 4097, "should be less than or equal to 4096"),
-    Bound("spec.engine.scheduler.maxRunning", 2049, "should be less than or equal to 2048"),
-    Bound("spec.engine.extraArgs", ["--seed=1"] * 33, "must have at most 32 items"),
-    Bound("spec.resources.limits", {"memory": "lots"}, "should match", place="spec.resources.limits.memory"),
-    Bound("spec.resources.limits", {"cpu": -1}, "greater than or equal to 0", place="spec.resources.limits.cpu"),
-    Bound("spec.placement.nodeSelector", LABELS, "must have at most 32 items"),
-    Bound("spec.placement.topologySpread", [ZONE, ZONE], "Duplicate", place="spec.placement.topologySpread[1]"),
-    Bound("spec.replicas", 1001, "should be less than or equal to 1000"),
-    Bound("spec.rollout.maxSurge", "101%", "should match"),
-    Bound("spec.rollout.maxSurge", -1, "should be greater than or equal to 0"),
-    Bound("spec.exposure.ingress.host", "no_host", "should match"),
-    Bound("spec.exposure.gateway.parentRefs", [], "should have at least 1 items"),
-    Bound("spec.podTemplate.spec", dict.fromkeys(map(str, range(65)), 0), "must have at most 64 items"),
-    Bound("spec.maxReplicas", None, "Required value", kind="AutoscalingPolicy"),
-    Bound("spec.slo", {}, "should have at least 1 properties", kind="AutoscalingPolicy"),
-    Bound("spec.slo.ttftP90", "-2s", "should match", kind="AutoscalingPolicy"),
-    Bound("spec.serviceRef.name", "a" * 41, "may not be more than 40", kind="LoRAAdapter"),
-    Bound("spec.apiKeys", [KEY], "should match", kind="Tenant", place="spec.apiKeys[0].sha256"),
-    Bound("spec.quotas.tokensPerDay", -1, "should be greater than or equal to 0", kind="Tenant"),
-)
 
 
 @pytest.mark.parametrize("bound", BOUNDS, ids=str)

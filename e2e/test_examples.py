@@ -1,7 +1,8 @@
 """Every manifest in ``examples/`` is applied as a reader would, and the operator makes all of it that it can.
 
 What this cluster lacks for them (claims, a Secret, zones, an NFS server) is told. That chat.yaml gets Ready and answers
-is shown by ``test_chat.py``: no engine is started here.
+is shown by ``test_chat.py``, what keys do by ``test_tenants.py``: the engine of tenants.yaml may start here, and is not
+waited for.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from world import World, condition, eventually
 
 NAMESPACE = f"examples-{os.getpid()}"
 VOLUMES = "/api/v1/persistentvolumes"
+TENANTS = "tenants.yaml"
 SETTLE_SECONDS = 60
 ENGINE_CHILDREN = ("ServiceAccount", "NetworkPolicy", "Service", "PodDisruptionBudget", "Deployment")
 
@@ -89,21 +91,37 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
             "claimRef": {"namespace": NAMESPACE, "name": "models"},
         },
     }
-    with operator(site.kubeconfig(), site.folder / "log", identity="examples") as process:
+    secret = site.folder / "secret"
+    secret.write_bytes(os.urandom(32).hex().encode())
+    options = {"secret-file": secret}  # complete.yaml asks for keys
+    with operator(site.kubeconfig(), site.folder / "log", identity="examples", options=options) as process:
         process.wait_until_leading()
         site.world.make_namespace(NAMESPACE)
         site.world.apply(VOLUMES, volume)
-        for expected in TABLE:
-            kubectl("apply", "--namespace", NAMESPACE, "--filename", f"examples/{expected.file}")
+        for file in (TENANTS, *(expected.file for expected in TABLE)):
+            kubectl("apply", "--namespace", NAMESPACE, "--filename", f"examples/{file}")
         yield site.world
-        for expected in TABLE:
-            kubectl("delete", "--wait=false", "--namespace", NAMESPACE, "--filename", f"examples/{expected.file}")
+        for file in (TENANTS, *(expected.file for expected in TABLE)):
+            kubectl("delete", "--wait=false", "--namespace", NAMESPACE, "--filename", f"examples/{file}")
         site.world.delete(f"{VOLUMES}/{NAMESPACE}")
         site.world.delete(f"/api/v1/namespaces/{NAMESPACE}")
 
 
 def test_every_example_is_tried() -> None:
-    assert {path.name for path in EXAMPLES} == {"chat.yaml", *(expected.file for expected in TABLE)}
+    assert {path.name for path in EXAMPLES} == {"chat.yaml", TENANTS, *(expected.file for expected in TABLE)}
+
+
+def test_the_tenants_of_an_example_are_known_by_their_keys(world: World) -> None:
+    path = f"/apis/serving.sapwood.dev/v1alpha1/namespaces/{NAMESPACE}/tenants"
+
+    def reasons() -> set[str]:
+        return {condition(tenant, "Ready").get("reason", "") for tenant in world.items(path)}
+
+    eventually(lambda: reasons() == {"Ready"}, "tenants that are ready")
+    assert all(tenant["status"]["keys"] > 0 for tenant in world.items(path))
+    service = eventually(lambda: world.service(NAMESPACE, "tenants"), "their service")
+    assert service["spec"]["tenancy"]["authentication"] == "ApiKey"
+    eventually(lambda: ("Service", "tenants") in world.children(NAMESPACE), "its address")
 
 
 @pytest.mark.parametrize("expected", TABLE, ids=str)

@@ -29,7 +29,7 @@ from world import World, eventually
 NAMESPACE = "gateway-e2e"
 RELEASE = "edge"
 STAND_IN = Path(__file__).with_name("engine_stand_in.py").read_text(encoding="utf-8")
-_GATEWAY_KINDS = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Service", "Deployment")
+_GATEWAY_KINDS = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Secret", "Service", "Deployment")
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +170,7 @@ def gateway(world: World) -> Iterator[Gateway]:
         manifest
         for manifest in rendered
         if manifest["kind"] in _GATEWAY_KINDS
-        and manifest["metadata"]["labels"]["app.kubernetes.io/component"] == "gateway"
+        and manifest["metadata"]["labels"]["app.kubernetes.io/component"] in ("gateway", "secret")
     ]
     for manifest in made:
         world.apply(path_of(manifest).rpartition("/")[0], manifest)

@@ -45,6 +45,8 @@ SPEC: dict[str, Any] = {
         "scheduler": {"maxRunning": 8},
         "extraArgs": ["--threads=1", "--kv-tokens=4096"],
     },
+    # By prefix, all of the long streams may be on one replica, and the other has nothing to finish when it goes.
+    "routing": {"policy": "LeastLoad"},
 }
 
 

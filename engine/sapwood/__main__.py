@@ -34,6 +34,7 @@ class Program:
 PROGRAMS: dict[str, Program] = {
     "serve": Program("serve a model over the OpenAI API", "sapwood_engine.cli", "serve", "engine"),
     "gateway": Program("one OpenAI address in front of many engines", "sapwood_gateway.cli", "main", "gateway"),
+    "local": Program("run InferenceServices on this machine", "sapwood_operator.local.cli", "main", "local"),
     "operator": Program("reconcile InferenceServices in a cluster", "sapwood_operator.cli", "main", "operator"),
     "bench": Program("measure any OpenAI address with the six workloads", "sapwood_tools.bench.cli", "main", "engine"),
     "replay": Program("replay a trace over replicas", "sapwood_tools.replay.cli", "main", "gateway"),

@@ -51,6 +51,8 @@ class LoadSnapshot:
     radix_depth_max: int = 0
     """Most nodes on a path of the tree: as the last integrity check found, which an engine at rest runs, or on a longer
     path that a request has taken since. What was evicted in between still counts."""
+    max_running: int = 0
+    """Most requests that run at once; 0 where the engine has not said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,3 +81,5 @@ class EngineLoad:
     """Part of every namespace's identity (`sapwood_contract.keys`); empty while the checkpoint is not found yet."""
     kv_events: KvEvents | None = None
     """None where the engine publishes none, or does not yet."""
+    knows_gateway: bool = False
+    """Whether it asks for the gateway's credential, and so keeps apart the tenants that the gateway names."""

@@ -42,8 +42,11 @@ def chain(parent: bytes, key: bytes, page_bytes: int) -> list[bytes]:
 
     ``key``: token ids as `TOKEN_BYTES` says; ``page_bytes``: of a page of them. What fills no page has no hash.
     """
+    fresh = blake2b(digest_size=HASH_BYTES, person=_PERSON)  # to make one anew takes longer than to hash a page
     hashes = []
     for at in range(0, len(key) - page_bytes + 1, page_bytes):
-        parent = blake2b(parent + key[at : at + page_bytes], digest_size=HASH_BYTES, person=_PERSON).digest()
+        digest = fresh.copy()
+        digest.update(parent + key[at : at + page_bytes])
+        parent = digest.digest()
         hashes.append(parent)
     return hashes

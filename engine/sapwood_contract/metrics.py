@@ -32,13 +32,20 @@ GATEWAY_CODES = (
 GATEWAY_ROUTES = ("prefix", "least_load", "round_robin", "sticky", "spill", "none")
 GATEWAY_UNREAD = ("unnamed", "unreadable", "large", "late")
 """Why prefix affinity did not decide. unnamed: the replica has not said how it names blocks; unreadable: the prompt's
-tokens cannot be known; large: it is not looked at; late: it took too long."""
+tokens cannot be known; large: it is not looked at; late: it took too long, or those of its service rest because one
+did."""
+GATEWAY_PREDICTIONS = ("within_page", "less", "more")
+"""Prompt tokens found in the cache, against those expected there; less and more: by more than a page."""
+GATEWAY_REJECTIONS = ("rate", "quota", "overload", "auth")
+"""rate: a tenant's limit a minute or at once; quota: one a day, or nobody could count; overload: no room to wait, or
+the wait was over; auth: no key, or one that may not."""
 GATEWAY_EVENT_GAPS = ("missed", "snapshot", "broken")
 GATEWAY_ATTEMPT_FAILURES = ("connect", "broken", "timeout", "busy", "unavailable", "cut")
 GATEWAY_REPLICA_STATES = ("fit", "terminating", "not_ready", "draining", "resting")
-RECONCILED_KINDS = ("InferenceService",)
+RECONCILED_KINDS = ("InferenceService", "Tenant")
 WRITTEN_KINDS = (
     "InferenceService",
+    "Tenant",
     "ServiceAccount",
     "ConfigMap",
     "Service",
@@ -48,6 +55,7 @@ WRITTEN_KINDS = (
     "Ingress",
     "PodMonitor",
     "HTTPRoute",
+    "Secret",
     "Event",
 )
 WRITE_VERBS = ("apply", "delete", "create")
@@ -58,6 +66,7 @@ _DURATION_SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0
 _IDLE_SECONDS = (0.1, 1.0, 5.0, 15.0, 30.0, 60.0, 120.0, 300.0, 900.0, 1800.0, 3600.0, 7200.0, 21600.0, 86400.0)
 _STEP_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.35, 0.5, 1.0, 2.0, 5.0)
 _RECONCILE_SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_QUEUE_SECONDS = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 _OVERHEAD_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5)
 _BATCH_TOKENS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0)
 
@@ -247,6 +256,34 @@ SERIES: tuple[Series, ...] = (
         program="gateway",
     ),
     Series(
+        "sapwood_gateway_queued_requests",
+        "gauge",
+        "Requests that wait for a replica, of services that let them wait; also where a service has none yet.",
+        ("inference_service",),
+        program="gateway",
+    ),
+    Series(
+        "sapwood_gateway_queue_time_seconds",
+        "histogram",
+        "How long requests waited for a replica, of those that had to; also of those that got none.",
+        buckets=_QUEUE_SECONDS,
+        program="gateway",
+    ),
+    Series(
+        "sapwood_gateway_rejected_total",
+        "counter",
+        "Requests that the gateway refused for what a caller may do, or for lack of room.",
+        ("reason",),
+        {"reason": GATEWAY_REJECTIONS},
+        program="gateway",
+    ),
+    Series(
+        "sapwood_gateway_quota_store_failures_total",
+        "counter",
+        "Failed questions to the store in which gateways count what tenants use.",
+        program="gateway",
+    ),
+    Series(
         "sapwood_gateway_unread_prompts_total",
         "counter",
         "Requests that prefix affinity was to decide and that were routed by load, by why.",
@@ -266,6 +303,20 @@ SERIES: tuple[Series, ...] = (
         "counter",
         "Prompt tokens found there, of the same answers.",
         ("model",),
+        program="gateway",
+    ),
+    Series(
+        "sapwood_gateway_match_predictions_total",
+        "counter",
+        "The same answers, by whether what was found is within a page of what was expected.",
+        ("result",),
+        {"result": GATEWAY_PREDICTIONS},
+        program="gateway",
+    ),
+    Series(
+        "sapwood_gateway_event_lag_seconds",
+        "gauge",
+        "The longest time, in the last minute, from an engine's telling of blocks to their being known; 0 for none.",
         program="gateway",
     ),
     Series(
@@ -293,7 +344,7 @@ SERIES: tuple[Series, ...] = (
     Series(
         "sapwood_gateway_overhead_seconds",
         "histogram",
-        "From a request's last byte to its sending to a replica.",
+        "From a request's last byte to its sending to a replica, but for its wait for one and for the quota store.",
         buckets=_OVERHEAD_SECONDS,
         program="gateway",
     ),

@@ -20,6 +20,19 @@ CACHED_TOKENS_HEADER = "X-Sapwood-Cached-Tokens"
 TRUSTED_HEADERS = (TENANT_HEADER, PRIORITY_CEILING_HEADER, CACHED_TOKENS_HEADER)
 """An engine refuses a request that has one of them and not the credential."""
 
+MIN_SECRET_BYTES = 16
+
+
+def secret_of(content: bytes) -> bytes:
+    """Return the installation's secret as it stands in its file: white space around it is no part of it.
+
+    Raises `ValueError` for one that is too short to be one; the message does not quote it.
+    """
+    secret = content.strip()
+    if len(secret) < MIN_SECRET_BYTES:
+        raise ValueError(f"it has {len(secret)} bytes; take {MIN_SECRET_BYTES} random ones or more")
+    return secret
+
 
 def engine_credential(secret: bytes, namespace: str, service: str) -> str:
     """Return the credential of one InferenceService's engines: 64 hexadecimal digits.

@@ -62,6 +62,15 @@ class Ports:
     admin: socket.socket
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallerKeys:
+    """What callers must show, of each kind any one; a kind that is empty is asked of nobody."""
+
+    api: frozenset[str] = frozenset()
+    admin: frozenset[str] = frozenset()
+    gateway: frozenset[str] = frozenset()
+
+
 def serve(argv: Sequence[str]) -> int:
     """Serve until told to stop; return the exit code."""
     begin = time.monotonic()
@@ -69,7 +78,11 @@ def serve(argv: Sequence[str]) -> int:
     options = launch.parse(argv)
     try:
         config = engine_config(options)
-        api_keys = read_api_keys(options.api_key_file, os.environ)
+        keys = CallerKeys(
+            api=read_api_keys(options.api_key_file, os.environ),
+            admin=read_keys("--admin-key-file", options.admin_key_file),
+            gateway=read_keys("--gateway-credential-file", options.gateway_credential_file),
+        )
         ports = listen(config.http)
         if signals.came:
             return EXIT_DRAINED
@@ -85,13 +98,13 @@ def serve(argv: Sequence[str]) -> int:
     from sapwood_logs.structured import configure_logging
 
     configure_logging(options.log_level, program="http")
-    if not api_keys and not _is_loopback(ports.api):
+    if not keys.api and not keys.gateway and not _is_loopback(ports.api):
         _log.warning("no API key is asked for: every machine that reaches this address may use the OpenAI API")
     channel = HttpChannel(directory)
     start = Start()
     # A daemon: a download that is no longer wanted does not keep the program from ending.
     Thread(target=_prepare, args=(start, worker, config, options, directory), name="start", daemon=True).start()
-    return run_http_process(config, channel, start, ports=ports, api_keys=api_keys, signals=signals, begin=begin)
+    return run_http_process(config, channel, start, ports=ports, keys=keys, signals=signals, begin=begin)
 
 
 def run_http_process(
@@ -100,7 +113,7 @@ def run_http_process(
     start: Start,
     *,
     ports: Ports,
-    api_keys: frozenset[str],
+    keys: CallerKeys,
     signals: StopSignals,
     begin: float,
 ) -> int:
@@ -134,10 +147,10 @@ def run_http_process(
         channel=channel,
         start=start,
         servers=(
-            HttpServer(build_app(client, api_keys=api_keys), ports.api),
-            HttpServer(build_admin_app(client), ports.admin),
+            HttpServer(build_app(client, api_keys=keys.api, credentials=keys.gateway), ports.api),
+            HttpServer(build_admin_app(client, admin_keys=keys.admin, credentials=keys.gateway), ports.admin),
         ),
-        addresses=Addresses(api_url=_url(ports.api), admin_url=_url(ports.admin), needs_key=bool(api_keys)),
+        addresses=Addresses(api_url=_url(ports.api), admin_url=_url(ports.admin), needs_key=bool(keys.api)),
         console=console,
         signals=signals,
         drain_seconds=config.http.drain_seconds,
@@ -235,19 +248,25 @@ def read_api_keys(path: str | None, environment: Mapping[str, str]) -> frozenset
     own = environment.get(API_KEY_VARIABLE, "").strip()
     if not _can_be_sent(own):
         raise ConfigError(API_KEY_VARIABLE, "…", "the key is not printable ASCII: change it")
-    keys = {own}
-    if path is not None:
-        try:
-            lines = Path(path).read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError("--api-key-file", path, f"it cannot be read ({error})") from error
-        keys |= {line.strip() for line in lines}
-        for number, line in enumerate(lines, start=1):
-            if not _can_be_sent(line.strip()):
-                raise ConfigError("--api-key-file", path, f"the key in line {number} is not printable ASCII: change it")
-        if not any(line.strip() for line in lines):
-            raise ConfigError("--api-key-file", path, "it holds no key; leave the option out to ask for none")
-    return frozenset(keys - {""})
+    return (read_keys("--api-key-file", path) | {own}) - {""}
+
+
+def read_keys(option: str, path: str | None) -> frozenset[str]:
+    """Return the keys of the file that ``option`` names, one a line; none without a file. `ConfigError` if unusable."""
+    if path is None:
+        return frozenset()
+    try:
+        lines = [line.strip() for line in Path(path).read_text(encoding="utf-8").splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        # Of bytes that are no text the error would quote one: the file is known by its name.
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise ConfigError(option, path, f"it cannot be read ({reason})") from error
+    for number, line in enumerate(lines, start=1):
+        if not _can_be_sent(line):
+            raise ConfigError(option, path, f"the key in line {number} is not printable ASCII: change it")
+    if not any(lines):
+        raise ConfigError(option, path, "it holds no key; leave the option out to ask for none")
+    return frozenset(lines) - {""}
 
 
 def _can_be_sent(key: str) -> bool:

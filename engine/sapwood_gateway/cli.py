@@ -18,6 +18,7 @@ from sapwood_gateway.shell.ending import EXIT_FAILED
 from sapwood_gateway.shell.logs import configure_logging
 from sapwood_gateway.shell.options import parse
 from sapwood_gateway.shell.serve import Ports, run_gateway
+from sapwood_gateway.shell.tenancy import UnusableOption, read_trust
 
 EXIT_USAGE = 2
 
@@ -32,11 +33,12 @@ def main(argv: Sequence[str]) -> int:
             api=_listen(options.host, options.port, "--port"),
             admin=_listen(options.admin_host, options.admin_port, "--admin-port"),
         )
-    except _CannotListen as error:
+        trust = read_trust(options)
+    except (_CannotListen, UnusableOption) as error:
         return _refuse(error, EXIT_USAGE)
     configure_logging(options.log_level)
     cluster: Api | None = None
-    if not options.engines:
+    if not options.engines and options.discovery_file is None:
         # Heavy, and not needed where engines are listed.
         from sapwood_gateway.shell.discovery.cluster_api import NoCluster, connect  # noqa: PLC0415
 
@@ -44,15 +46,8 @@ def main(argv: Sequence[str]) -> int:
             cluster = connect()
         except NoCluster as error:
             return _refuse(error, EXIT_FAILED)
-    build_reader = None
-    if options.policy == "PrefixAffinity":
-        # Heavy, and only for engines that are listed: a chat template is a program, and what any tenant's engine hands
-        # out is not run in a gateway that all share.
-        from sapwood_text.prompt_reader import PromptReader  # noqa: PLC0415
-
-        build_reader = PromptReader.from_bundle
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(run_gateway(options, ports, cluster, build_reader))
+        return runner.run(run_gateway(options, ports, cluster, trust))
 
 
 class _CannotListen(Exception):

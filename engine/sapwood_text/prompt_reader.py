@@ -6,7 +6,6 @@ says what is wrong with it. What it does return are exactly the ids that the eng
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -19,15 +18,17 @@ from sapwood_text.conversation import render
 from sapwood_text.errors import UnusableText, UnusableTokenizer
 from sapwood_text.schemas import MAX_TOKENIZED_CHARACTERS, ChatCompletionRequest, CompletionRequest
 from sapwood_text.tokenizer import Tokenizer
+from sapwood_text.turns import TurnCache
 
 CHAT_COMPLETIONS = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
 _MAX_TOKEN_ID = 2**31 - 1
 """What a key holds (`sapwood_contract.keys.TOKEN_BYTES`)."""
 
-UnreadableReason = Literal["path", "body", "text", "too_long", "empty", "fault"]
+UnreadableReason = Literal["path", "body", "text", "too_long", "empty", "memory", "fault"]
 """``path``: none with a prompt. ``body``: the engine would refuse it, or is newer than this reader. ``text``: tokenizer
-or template refuse it. ``too_long``: it would take more than a second. ``empty``: no token. ``fault``: ours."""
+or template refuse it. ``too_long``: it would take more than a second. ``empty``: no token. ``memory``: there was not
+enough. ``fault``: ours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +39,11 @@ class Unreadable:
 
 
 class PromptReader:
-    """Reads the prompts of one model. May be used from several threads; a long prompt takes up to a second."""
+    """Reads the prompts of one model, for one thread; a long prompt takes up to a second."""
 
     def __init__(self, tokenizer: Tokenizer, model_revision: str) -> None:
         self._tokenizer = tokenizer
+        self._turns = TurnCache(tokenizer)
         self.model_revision = model_revision
 
     @classmethod
@@ -61,18 +63,23 @@ class PromptReader:
         template = None if source is None else JinjaTemplate(source, bundle.special_tokens)
         return cls(Tokenizer(backend, chat_template=template), bundle.model_revision)
 
-    def read(self, path: str, body: Any) -> tuple[int, ...] | Unreadable:
-        """Return the ids of the prompt, of several the first, in ``body``: parsed JSON sent to ``path``."""
+    def read(self, path: str, body: Any, tenant: str | None = None) -> tuple[int, ...] | Unreadable:
+        """Return the ids of the prompt, of several the first, in ``body``: parsed JSON sent to ``path``.
+
+        ``tenant``: whose it is. What was read before makes no request faster but those of the same namespace.
+        """
         try:
-            return self._read(path, body)
+            return self._read(path, body, tenant)
         except ValidationError:
             return Unreadable("body")
         except UnusableText:
             return Unreadable("text")
+        except MemoryError:
+            return Unreadable("memory")
         except Exception:  # nothing that a client writes may cost more than the affinity of its request
             return Unreadable("fault")
 
-    def _read(self, path: str, body: Any) -> tuple[int, ...] | Unreadable:
+    def _read(self, path: str, body: Any, tenant: str | None) -> tuple[int, ...] | Unreadable:
         if path == CHAT_COMPLETIONS:
             chat = ChatCompletionRequest.model_validate(body)
             text = render(
@@ -82,19 +89,16 @@ class PromptReader:
                 continue_final_message=chat.continue_final_message,
                 template_kwargs=chat.chat_template_kwargs,
             )
-            return self._encode(text, add_special_tokens=False)
+            if len(text) > MAX_TOKENIZED_CHARACTERS:
+                return Unreadable("too_long")
+            return tuple(self._turns.encode(text, (tenant, chat.cache_salt, chat.extra_key))) or Unreadable("empty")
         if path == COMPLETIONS:
             prompt = CompletionRequest.model_validate(body).prompt[0]
-            return self._encode(prompt, add_special_tokens=True) if isinstance(prompt, str) else _checked(prompt)
+            if not prompt:
+                return Unreadable("empty")
+            if not isinstance(prompt, str):
+                return tuple(prompt) if min(prompt) >= 0 and max(prompt) <= _MAX_TOKEN_ID else Unreadable("body")
+            if len(prompt) > MAX_TOKENIZED_CHARACTERS:
+                return Unreadable("too_long")
+            return tuple(self._tokenizer.encode(prompt, add_special_tokens=True)) or Unreadable("empty")
         return Unreadable("path")
-
-    def _encode(self, text: str, *, add_special_tokens: bool) -> tuple[int, ...] | Unreadable:
-        if len(text) > MAX_TOKENIZED_CHARACTERS:
-            return Unreadable("too_long")
-        return _checked(self._tokenizer.encode(text, add_special_tokens=add_special_tokens))
-
-
-def _checked(ids: Sequence[int]) -> tuple[int, ...] | Unreadable:
-    if not ids:
-        return Unreadable("empty")
-    return tuple(ids) if min(ids) >= 0 and max(ids) <= _MAX_TOKEN_ID else Unreadable("body")

@@ -72,14 +72,44 @@ class Tokenizer:
 
         Raises `UnusableText` naming ``field`` for text that is not Unicode (a lone surrogate).
         """
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise UnusableText(
-                field, text[error.start : error.end], "it is half of a surrogate pair, not a character"
-            ) from None
-        # A batch of one: `encode` keeps Python's lock, and a long text would stop every other thread.
-        return self._backend.encode_batch([text], add_special_tokens=add_special_tokens)[0].ids
+        return self.encode_all([text], add_special_tokens=add_special_tokens, field=field)[0]
+
+    def encode_all(self, texts: Sequence[str], *, add_special_tokens: bool, field: str = "prompt") -> list[list[int]]:
+        """Return the ids of each of ``texts``; as of `encode`."""
+        for text in texts:
+            try:
+                text.encode()
+            except UnicodeEncodeError as error:
+                raise UnusableText(
+                    field, text[error.start : error.end], "it is half of a surrogate pair, not a character"
+                ) from None
+        # A batch, also of one: `encode` keeps Python's lock, and a long text would stop every other thread. The fast
+        # one does not say where in the text each token stands.
+        encodings = self._backend.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
+        return [encoding.ids for encoding in encodings]
+
+    def cuts(self) -> frozenset[str]:
+        """Return the texts of added tokens each of which cuts any text, as one token, wherever it stands.
+
+        What begins with one and ends before the next has the same tokens alone as inside a text (without special tokens
+        added). So it is for added tokens that are looked for before anything else is done to a text and take in no
+        spaces, where none overlaps another: where one stood inside or across another, the other could be found in its
+        place. None are returned where the tokenizer cuts off long texts, or draws lots.
+        """
+        added = self._backend.get_added_tokens_decoder().values()
+        texts = [token.content for token in added]
+        if (
+            self._backend.truncation is not None
+            or self._backend.padding is not None
+            or getattr(self._backend.model, "dropout", None)
+            or any(token.lstrip or token.rstrip or token.single_word for token in added)
+        ):
+            return frozenset()
+        return frozenset(
+            token.content
+            for token in added
+            if token.content and not token.normalized and not any(_overlaps(other, token.content) for other in texts)
+        )
 
     @cached_property
     def max_characters_per_token(self) -> float:
@@ -218,6 +248,13 @@ class _Spelling:
         if len(token) == 6 and token.startswith("<0x") and token.endswith(">"):
             return bytes.fromhex(token[3:5])
         return token.replace(_SENTENCEPIECE_SPACE, " ").encode()
+
+
+def _overlaps(other: str, text: str) -> bool:
+    """Whether ``other`` can stand in a text so that it holds a part of ``text``, or all of it and more."""
+    return (other != text and text in other) or any(
+        other[-length:] == text[:length] for length in range(1, min(len(other), len(text) - (other == text)) + 1)
+    )
 
 
 def _steps(part: Any, name: str) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from sapwood_tools import bench_core_cache, bench_core_scheduler
+from sapwood_tools import bench_core_cache, bench_core_gateway, bench_core_scheduler
 from sapwood_tools.bench.cpu_use import available_cores
 from sapwood_tools.bench.peers import our_command
 from sapwood_tools.bench.servers import running
@@ -20,6 +20,7 @@ BENCHES: tuple[Callable[..., Iterable[Figure]], ...] = (
     bench_core_cache.evict_page_1000000,
     bench_core_scheduler.plan_commit_64_running,
     bench_core_scheduler.no_sharing_loss,
+    bench_core_gateway.route_decision,
 )
 
 WORST_CASES: tuple[Callable[..., Iterable[Figure]], ...] = (bench_core_cache.evict_leaf_1000000,)

@@ -166,7 +166,7 @@ def _printable(text: str) -> str:
 
 
 def _namespace(namespace: Mapping[str, Any]) -> str:
-    """Return the parts that are set; a tenant's salt is a secret and only its presence is told."""
+    """Return the parts that are set; of salt and tenant, which are secrets, only the presence is told."""
     parts = [f"revision {namespace['model_revision']}"]
     if namespace.get("adapter_id") is not None:
         parts.append(f"adapter {_printable(namespace['adapter_id'])}")
@@ -174,4 +174,6 @@ def _namespace(namespace: Mapping[str, Any]) -> str:
         parts.append(f"extra key {_printable(namespace['extra_key'])}")
     if namespace.get("tenant_salt") is not None:
         parts.append("a tenant's salt")
+    if namespace.get("tenant") is not None:
+        parts.append("a tenant")
     return " · ".join(parts)

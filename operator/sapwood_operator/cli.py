@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import dataclasses
 import json
 import secrets
 import socket
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
+from sapwood_contract.trust import secret_of
 from sapwood_operator.adapters.access import find_access
 from sapwood_operator.adapters.logs import configure_logging
 from sapwood_operator.errors import OperatorError, SettingsError
@@ -35,6 +38,7 @@ class Options:
     settings: OperatorSettings
     work: WorkSettings
     process: ProcessSettings
+    secret_file: str | None
     kubeconfig: str | None
     log_level: str
 
@@ -44,6 +48,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         options = read_options(argv)
         configure_logging(options.log_level)
+        settings = dataclasses.replace(options.settings, secret=_read_secret(options.secret_file))
         access = find_access(options.kubeconfig)
     except SettingsError as error:
         sys.stderr.write(f"sapwood operator: {error}\n")
@@ -51,7 +56,7 @@ def main(argv: Sequence[str]) -> int:
     except OperatorError as error:
         sys.stderr.write(f"sapwood operator: {error}\n")
         return EXIT_FAILED
-    return asyncio.run(run(access, options.settings, options.work, options.process))
+    return asyncio.run(run(access, settings, options.work, options.process))
 
 
 def read_options(argv: Sequence[str]) -> Options:
@@ -87,6 +92,7 @@ def read_options(argv: Sequence[str]) -> Options:
             health_host=given["health_host"],
             health_port=_within("--health-port", given["health_port"], 0, 65535),
         ),
+        secret_file=given["secret_file"],
         kubeconfig=given["kubeconfig"],
         log_level=given["log_level"],
     )
@@ -108,6 +114,11 @@ def _parser() -> argparse.ArgumentParser:
     option("--gateway-instance", "app.kubernetes.io/instance of the gateway's pods", required=True)
     option("--engine-image", "image of engines that compute on CPUs", required=True)
     option("--engine-cuda-image", "image of engines that compute on NVIDIA GPUs; default: --engine-image")
+    option(
+        "--secret-file",
+        "file with the secret that operator and gateways share; none given: services that ask for API keys get no "
+        "address",
+    )
     option("--image-pull-policy", "pull policy of engines", default="IfNotPresent")
     option("--image-pull-secret", "Secret that pulls the images; may be repeated", action="append", default=[])
     option("--cluster-domain", "what names of the cluster's DNS end with", default="cluster.local")
@@ -137,6 +148,15 @@ def _within(option: str, value: N, least: float, most: float) -> N:
     if not least <= value <= most:
         raise SettingsError(option, value, f"take {least:g} to {most:g}")
     return value
+
+
+def _read_secret(path: str | None) -> bytes:
+    if path is None:
+        return b""
+    try:
+        return secret_of(Path(path).read_bytes())
+    except (OSError, ValueError) as error:
+        raise SettingsError("--secret-file", path, str(error)) from error
 
 
 def _peer(text: str) -> dict[str, Any]:

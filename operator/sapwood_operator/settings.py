@@ -32,6 +32,8 @@ class OperatorSettings:
     """Image of engines that compute on CPUs."""
     engine_cuda_image: str
     """Image of engines that compute on NVIDIA GPUs."""
+    secret: bytes = field(default=b"", repr=False)
+    """Of the installation; the gateway has it too. Empty: services that ask for API keys get no address."""
     namespaces: tuple[str, ...] = ()
     """Namespaces that are watched; none named: all of them."""
     image_pull_policy: str = "IfNotPresent"

@@ -14,10 +14,13 @@ RULES: dict[str, dict[str, tuple[str, ...]]] = {
     "sapwood-operator": {
         "serving.sapwood.dev/inferenceservices": READ,
         "serving.sapwood.dev/inferenceservices/status": ("patch",),
+        "serving.sapwood.dev/tenants": READ,
+        "serving.sapwood.dev/tenants/status": ("patch",),
         "serving.sapwood.dev/inferenceservices/finalizers": ("update",),
         "/configmaps": WRITE,
         "/serviceaccounts": WRITE,
         "/services": WRITE,
+        "/secrets": ("create",),
         "apps/deployments": WRITE,
         "policy/poddisruptionbudgets": WRITE,
         "networking.k8s.io/ingresses": WRITE,
@@ -28,7 +31,11 @@ RULES: dict[str, dict[str, tuple[str, ...]]] = {
         "/pods": READ,
         "events.k8s.io/events": ("create",),
     },
-    "sapwood-gateway": {"discovery.k8s.io/endpointslices": READ, "/configmaps": READ},
+    "sapwood-gateway": {
+        "discovery.k8s.io/endpointslices": READ,
+        "/configmaps": READ,
+        "serving.sapwood.dev/tenants": READ,
+    },
     "sapwood-operator-leader": {
         "coordination.k8s.io/leases": ("create",),
         "coordination.k8s.io/leases=sapwood-operator": ("get", "update"),
@@ -65,6 +72,7 @@ OF_A_NAMESPACE = {
     "PodDisruptionBudget",
     "Role",
     "RoleBinding",
+    "Secret",
     "Service",
     "ServiceAccount",
 }
@@ -123,11 +131,12 @@ def test_every_binding_gives_a_role_that_exists_to_the_account_of_the_same_compo
             assert binding["metadata"]["labels"]["app.kubernetes.io/component"] in subject["name"]
 
 
-def test_nobody_is_given_secrets_or_everything() -> None:
+def test_nobody_may_read_a_secret_or_do_everything() -> None:
     manifests = render()
     rules = roles(manifests, "ClusterRole") | roles(manifests, "Role")
-    resources = {resource for role in rules.values() for resource in role}
-    assert not [resource for resource in resources if "secrets" in resource or "*" in resource]
+    granted_ = [(resource, verbs) for role in rules.values() for resource, verbs in role.items()]
+    assert not [resource for resource, _ in granted_ if "*" in resource]
+    assert {verb for resource, verbs in granted_ if "secrets" in resource for verb in verbs} == {"create"}
     assert not [verbs for role in rules.values() for verbs in role.values() if "*" in verbs]
 
 

@@ -30,7 +30,7 @@ def test_a_pod_passes_the_restricted_profile(name: str) -> None:
     assert pod["securityContext"]["runAsUser"] == 10001
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     assert not {"hostNetwork", "hostPID", "hostIPC"} & set(pod)
-    assert all(set(volume) <= {"name", "emptyDir"} for volume in pod.get("volumes", []))
+    assert all(set(volume) <= {"name", "emptyDir", "secret"} for volume in pod.get("volumes", []))
     for container in pod["containers"]:
         assert container["securityContext"] == {
             "allowPrivilegeEscalation": False,

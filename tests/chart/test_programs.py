@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from support_chart import arguments, pods, render
+from support_chart import QUOTA_STORE, arguments, pods, render
 
 from sapwood_gateway.core.routes import ServiceKey
 from sapwood_gateway.shell.options import parse
+from sapwood_gateway.shell.reading_process import ReadingSettings
 from sapwood_operator.cli import Options, read_options
 
 
@@ -82,8 +83,22 @@ def test_the_gateway_knows_the_service_that_leads_to_it() -> None:
     assert parse(arguments(manifests, "gateway")).service == ServiceKey(metadata["namespace"], metadata["name"])
 
 
+def test_gateways_count_quotas_in_the_store_that_a_secret_names_and_no_manifest_shows_its_address() -> None:
+    quotas = {"storeSecret": {"name": "redis", "key": "address"}, "storeFailure": "Closed"}
+    manifests = render({"gateway": {"quotas": quotas, "extraEnv": [{"name": "A", "value": "b"}]}})
+    options = parse(arguments(manifests, "gateway"))
+    assert (options.quota_store_url, options.quota_store_failure) == (QUOTA_STORE, "closed")
+    (container,) = pods(manifests)["sapwood-gateway"]["containers"]
+    source = {"secretKeyRef": {"name": "redis", "key": "address"}}
+    assert container["env"] == [{"name": "QUOTA_STORE", "valueFrom": source}, {"name": "A", "value": "b"}]
+    assert parse(arguments(render(), "gateway")).quota_store_url is None
+    assert "env" not in pods(render())["sapwood-gateway"]["containers"][0]
+
+
 def test_the_gateways_memory_is_enough_for_the_requests_that_it_holds_at_most() -> None:
     manifests = render()
     (container,) = pods(manifests)["sapwood-gateway"]["containers"]
-    assert container["resources"]["limits"]["memory"] == "1Gi"
-    assert 3 * parse(arguments(manifests, "gateway")).max_held_bytes <= 2**30
+    assert container["resources"]["limits"]["memory"] == "1536Mi"
+    reading = ReadingSettings()
+    held_bytes = 3 * parse(arguments(manifests, "gateway")).max_held_bytes
+    assert held_bytes + reading.memory_bytes + reading.bundle_bytes <= 1536 * 2**20

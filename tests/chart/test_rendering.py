@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import tomllib
 from functools import cache
 from pathlib import Path
@@ -17,6 +18,7 @@ from referencing import Registry, Resource
 from support_chart import CHART, Manifest, arguments, chart, files, notes, of_kind, pods, refusal, render, schema
 from support_schema_values import values_of
 
+from sapwood_contract.trust import secret_of
 from sapwood_gateway.shell.options import parse
 from sapwood_operator.cli import read_options
 
@@ -50,7 +52,9 @@ EVERYTHING: dict[str, Any] = {
         "routesFrom": ["team-a", "123"],
         "service": {"type": "LoadBalancer", "annotations": {"load-balancer.example/internal": "true"}},
         "podAnnotations": {"example.com/team": "ml"},
+        "quotas": {"storeSecret": {"name": "redis"}, "storeFailure": "Closed"},
     },
+    "secret": {"existingSecret": "shared"},
 }
 VALUES: dict[str, dict[str, Any]] = {
     "nothing set": {},
@@ -113,8 +117,9 @@ def test_whatever_the_schema_allows_renders_valid_manifests_and_arguments_that_t
 
 
 def test_a_packed_chart_renders_the_same(tmp_path: Path) -> None:
+    values = {"secret": {"existingSecret": "ours"}}  # else each rendering has a random one of its own
     with helm_python.Chart.load(chart().save(tmp_path)) as packed:
-        assert packed.render({}, name="sapwood", namespace="prod") == files()
+        assert packed.render(values, name="sapwood", namespace="prod") == files(values)
 
 
 def test_the_images_are_of_the_version_that_is_packed_beside_the_chart() -> None:
@@ -142,6 +147,20 @@ def test_a_release_name_that_yaml_reads_as_something_else_stays_a_name(release: 
 @pytest.mark.parametrize("release", ["7b", "chat.eu"])
 def test_a_release_name_that_cannot_begin_a_services_name_is_refused(release: str) -> None:
     assert f'the release name "{release}" cannot begin the name of a Service' in refusal(release=release)
+
+
+def test_operator_and_gateway_share_a_secret_that_the_chart_makes_unless_one_is_named() -> None:
+    made, named = render(), render({"secret": {"existingSecret": "ours"}})
+    secret = base64.b64decode(of_kind(made, "Secret")["sapwood-secret"]["data"]["secret"])
+    assert len(secret_of(secret)) == 43
+    assert secret != base64.b64decode(of_kind(render(), "Secret")["sapwood-secret"]["data"]["secret"])
+    assert not of_kind(named, "Secret")
+    for manifests, name in ((made, "sapwood-secret"), (named, "ours")):
+        for program in ("operator", "gateway"):
+            pod = pods(manifests)[f"sapwood-{program}"]
+            assert {"name": "secret", "secret": {"secretName": name, "defaultMode": 0o440}} in pod["volumes"]
+            (mount,) = [m for m in pod["containers"][0]["volumeMounts"] if m["name"] == "secret"]
+            assert f"--secret-file={mount['mountPath']}/secret" in arguments(manifests, program)
 
 
 def test_a_budget_is_made_where_there_is_more_than_one_replica() -> None:
@@ -204,6 +223,9 @@ def test_the_notes_say_what_to_do_next() -> None:
     assert "helm test sapwood --namespace=prod" in text
     assert "name your Prometheus in metrics.peers" in text
     assert "No other release may serve the same" in text
+    assert "Each of the 2 gateway pods counts the quotas of Tenants by itself" in text
+    together = {"gateway": {"quotas": {"storeSecret": {"name": "redis"}}}}
+    assert "by itself" not in notes(together) + notes({"gateway": {"replicas": 1}})
 
 
 def test_the_notes_name_a_namespace_that_is_watched() -> None:

@@ -23,7 +23,6 @@ def test_the_options_that_have_no_field_are_these() -> None:
         "cpu-step",
         "dtype",
         "itl-target-seconds",
-        "kv-events-port",
         "kv-events-token-ids",
         "kv-tokens",
         "log-level",

@@ -11,9 +11,9 @@ from support_crds import EXAMPLES, documents, fields, problems, services
 SERVICES = [(path, service) for path in EXAMPLES for service in services(path)]
 
 
-def test_there_are_five_from_small_to_complete() -> None:
+def test_there_are_six_from_small_to_complete() -> None:
     sizes = {path.stem: path.read_text(encoding="utf-8").count("\n") for path in EXAMPLES}
-    assert len(sizes) == 5
+    assert len(sizes) == 6
     assert min(sizes, key=lambda name: sizes[name]) == "chat"
     assert max(sizes, key=lambda name: sizes[name]) == "complete"
 

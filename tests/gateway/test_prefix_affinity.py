@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -181,21 +182,58 @@ def test_a_text_is_read_with_the_tokenizer_that_an_engine_hands_out(service: Ser
     assert service.ask(list((text + "It ended.").encode())) >= len(text) // PAGE * PAGE
 
 
+@dataclass
+class Chat:
+    """A conversation over chat completions."""
+
+    service: Service
+    topic: int
+    messages: list[dict[str, str]] = field(default_factory=list)
+    num_tokens: int = 0
+    """Of the last prompt."""
+
+    def turn(self) -> int:
+        """Ask for more; return how many tokens of the last prompt, in whole pages, were not cached."""
+        if not self.messages:  # of its own, else all begin alike and one engine is enough for four
+            self.messages.append({"role": "system", "content": f"{self.topic} is all that you know of."})
+        self.messages.append({"role": "user", "content": f"Tell me {len(self.messages)} things about {self.topic}."})
+        request = {"model": self.service.model(), "messages": self.messages, "max_tokens": 8, "temperature": 0}
+        answer = self.service.http.post(f"{self.service.gateway.url}/v1/chat/completions", json=request).json()
+        self.messages.append(answer["choices"][0]["message"])
+        usage, before = answer["usage"], self.num_tokens
+        self.num_tokens = usage["prompt_tokens"]
+        return max(0, before // PAGE * PAGE - int(usage["prompt_tokens_details"]["cached_tokens"]))
+
+
+def two_chats_on_each_engine(service: Service) -> list[Chat]:
+    """Return four conversations that have had their first turn."""
+    chats: list[list[Chat]] = [[], []]
+    for topic in range(100, 200):
+        before = [engine.num_blocks() for engine in service.engines]
+        begun = Chat(service, topic)
+        begun.turn()
+        grown = [engine.num_blocks() > num for engine, num in zip(service.engines, before, strict=True)]
+        if len(chats[grown.index(True)]) < 2:
+            chats[grown.index(True)].append(begun)
+        if [len(each) for each in chats] == [2, 2]:
+            break
+    return chats[0] + chats[1]
+
+
 @pytest.mark.engine
 def test_four_chats_with_a_real_model_find_their_beginnings_as_foreseen() -> None:
     command = ("-m", "sapwood", "serve", "--kv-tokens=8192", "--threads=1", "--thread-binding=off")
-    with two_engines(*command, "--kv-events-port=0") as service:
+    num_turns = 4
+    with two_engines(*command, "--kv-events-port=0") as service, ThreadPoolExecutor(4) as clients:
         eventually(service.reads_texts)
-        chats: list[list[dict[str, str]]] = [[] for _ in range(4)]
-        lengths = [0] * 4
-        for turn in range(4):
-            for number, messages in enumerate(chats):
-                before = service.matched_tokens()
-                messages.append({"role": "user", "content": f"Tell me more of the {'very ' * number}old tale."})
-                request = {"model": service.model(), "messages": messages, "max_tokens": 24, "temperature": 0}
-                answer = service.http.post(f"{service.gateway.url}/v1/chat/completions", json=request).json()
-                messages.append(answer["choices"][0]["message"])
-                predicted, actual = (now - then for now, then in zip(service.matched_tokens(), before, strict=True))
-                assert abs(predicted - actual) <= PAGE
-                assert actual >= lengths[number] // PAGE * PAGE, (turn, number)
-                lengths[number] = answer["usage"]["prompt_tokens"]
+        chats = two_chats_on_each_engine(service)
+        routes, compared = (service.series(f"sapwood_gateway_{name}_total") for name in ("route", "match_predictions"))
+        lacking = [list(clients.map(Chat.turn, chats)) for _ in range(num_turns)]
+        assert lacking == [[0] * 4] * num_turns, "a request did not go where its prefix is"
+        by_prefix = '{result="prefix"}'
+        assert service.series("sapwood_gateway_route_total")[by_prefix] - routes[by_prefix] == 4 * num_turns
+        now = service.series("sapwood_gateway_match_predictions_total")
+        results = {labels: number - compared[labels] for labels, number in now.items()}
+        assert sum(results.values()) == 4 * num_turns
+        assert results['{result="within_page"}'] >= 0.99 * 4 * num_turns
+        assert 0 < service.series("sapwood_gateway_event_lag_seconds")[""] < _DEADLINE_SECONDS

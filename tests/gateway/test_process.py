@@ -7,84 +7,13 @@ import json
 import signal
 import socket
 import subprocess
-import sys
-from asyncio.subprocess import Process
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass
 
 import aiohttp
 import pytest
-from aiohttp import web
-from support_gateway import MODEL, Answer, Steps, Upstream, echo, serving
-
-from sapwood_contract.http import EngineLoad, LoadSnapshot
-from sapwood_tools.bench.servers import free_port
+from support_gateway import MODEL, Steps, echo
+from support_gateway_process import GATEWAY, engine, gateway_process, is_ready
 
 PATH = "/v1/chat/completions"
-GATEWAY = [sys.executable, "-m", "sapwood", "gateway"]
-
-
-@dataclass
-class Running:
-    """A gateway in a process of its own, ready."""
-
-    process: Process
-    port: int
-    client: aiohttp.ClientSession
-    admin_url: str
-
-
-@asynccontextmanager
-async def engine(answer: Answer, state: str = "ready") -> AsyncIterator[Upstream]:
-    """An upstream that also says that it is an engine."""
-    server = Upstream(answer)
-
-    async def load(_: web.Request) -> web.Response:
-        return web.json_response(asdict(EngineLoad(MODEL, state, LoadSnapshot())))  # type: ignore[arg-type]
-
-    app = web.Application()
-    app.router.add_get("/admin/load", load)
-    app.router.add_post("/{path:.*}", server.handle)
-    async with serving(app) as url:
-        server.url = url
-        yield server
-
-
-@asynccontextmanager
-async def gateway_process(
-    *engines: Upstream, drain_seconds: float = 20.0, idle_timeout_seconds: float = 75.0
-) -> AsyncIterator[Running]:
-    port, admin_port = free_port(), free_port()
-    options = [f"--engine={each.url},{each.url}" for each in engines]
-    process = await asyncio.create_subprocess_exec(
-        *GATEWAY,
-        f"--port={port}",
-        f"--admin-port={admin_port}",
-        f"--drain-seconds={drain_seconds}",
-        f"--idle-timeout-seconds={idle_timeout_seconds}",
-        *options,
-        stderr=subprocess.PIPE,
-    )
-    try:
-        admin_url = f"http://127.0.0.1:{admin_port}"
-        async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as client:
-            async with asyncio.timeout(60):
-                while not await is_ready(client, admin_url):
-                    assert process.returncode is None
-            yield Running(process, port, client, admin_url)
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.communicate()
-
-
-async def is_ready(client: aiohttp.ClientSession, admin_url: str) -> bool:
-    try:
-        async with client.get(admin_url + "/readyz") as response:
-            return response.status == 200
-    except aiohttp.ClientError:
-        return False
 
 
 async def test_it_serves_engines_that_are_listed_by_address_and_ends_with_0() -> None:

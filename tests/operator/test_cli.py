@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from sapwood_operator.cli import main, read_options
@@ -48,6 +50,20 @@ def test_what_is_given_arrives() -> None:
     assert options.settings.metrics_peers == ({"namespaceSelector": {}},)
     assert (options.process.lease_seconds, options.work.num_workers) == (3, 2)
     assert (options.work.request_timeout_seconds, options.process.identity) == (0.5, "me")
+
+
+def test_a_secret_that_is_too_short_or_not_there_is_refused_and_not_quoted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "secret"
+    for content in ("hunter2", None):
+        path.unlink(missing_ok=True)
+        if content is not None:
+            path.write_text(content)
+        assert main([*NEEDED, f"--secret-file={path}"]) == 2
+        said = capsys.readouterr().err
+        assert "--secret-file" in said
+        assert "hunter2" not in said
 
 
 @pytest.mark.parametrize("missing", NEEDED)

@@ -12,6 +12,7 @@ import yaml
 from helm_python import Chart, HelmError
 
 CHART = Path("charts/sapwood")
+QUOTA_STORE = "redis://:password@store.example:6379/0"
 Manifest = Mapping[str, Any]
 
 
@@ -79,7 +80,9 @@ def pods(manifests: tuple[Manifest, ...]) -> dict[str, Mapping[str, Any]]:
 
 
 def arguments(manifests: tuple[Manifest, ...], program: str) -> list[str]:
-    """Return what the ``program`` (operator, gateway) is started with, without its name."""
+    """Return what the ``program`` (operator, gateway) is started with, without its name, the address of a store for
+    quotas put in as a node does.
+    """
     name, *found = pods(manifests)[f"sapwood-{program}"]["containers"][0]["args"]
     assert name == program
-    return [str(argument) for argument in found]
+    return [str(argument).replace("$(QUOTA_STORE)", QUOTA_STORE) for argument in found]

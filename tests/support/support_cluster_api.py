@@ -1,4 +1,4 @@
-"""A small API server that lists and watches config maps and endpoint slices, over a real socket.
+"""A small API server that lists and watches config maps, endpoint slices and tenants, over a real socket.
 
 It knows as much of the real one's manners as discovery relies on: versions that rise with every change, label
 selectors, watches that begin after a version, bookmarks, and 410 for versions that it has forgotten. The real one is
@@ -24,6 +24,7 @@ _DEEP_JSON = '{"f:a":' * 9_000 + "{}" + "}" * 9_000
 _PATHS = (
     "/api/v1/{prefix:(namespaces/[^/]+/)?}{kind:configmaps}",
     "/apis/discovery.k8s.io/v1/{prefix:(namespaces/[^/]+/)?}{kind:endpointslices}",
+    "/apis/serving.sapwood.dev/v1alpha1/{prefix:(namespaces/[^/]+/)?}{kind:tenants}",
 )
 
 
@@ -36,6 +37,10 @@ class FakeClusterApi:
     objects: dict[tuple[str, str, str], Json] = field(default_factory=dict)
     log: list[tuple[int, str, Json]] = field(default_factory=list)
     """Version, kind and event of every change that is not forgotten."""
+    missing_kinds: set[str] = field(default_factory=lambda: {"tenants"})
+    """Whose definitions are not installed."""
+    forbidden_kinds: set[str] = field(default_factory=set)
+    forbade: asyncio.Event = field(default_factory=asyncio.Event)
     oldest: int = 100
     requests: list[str] = field(default_factory=list)
     refusals: list[int] = field(default_factory=list)
@@ -84,13 +89,17 @@ class FakeClusterApi:
         if self.refusals:
             return web.json_response({"kind": "Status", "reason": "Refused"}, status=self.refusals.pop(0))
         kind, prefix = request.match_info["kind"], request.match_info["prefix"]
+        if kind in self.forbidden_kinds:
+            self.forbade.set()
+            return web.json_response({"kind": "Status", "reason": "Forbidden"}, status=403)
+        if kind in self.missing_kinds:
+            return web.Response(text="404 page not found\n", status=404)
         name, _, value = request.query["labelSelector"].partition("=")
 
         def wanted(item: Json) -> bool:
             metadata = item["metadata"]
-            return metadata.get("labels", {}).get(name) == value and (
-                not prefix or prefix == f"namespaces/{metadata['namespace']}/"
-            )
+            is_labelled = not name or metadata.get("labels", {}).get(name) == value
+            return is_labelled and (not prefix or prefix == f"namespaces/{metadata['namespace']}/")
 
         if request.query.get("watch") == "true":
             return await self._watch(request, kind, wanted)

@@ -23,7 +23,10 @@ DOCUMENTS = tuple(
         "bench/README.md",
         "bench/peers/README.md",
         "bench/workloads/README.md",
+        "docs/ingress.md",
+        "docs/local.md",
         "docs/performance.md",
+        "docs/quotas.md",
         "docs/routing.md",
     )
 )

@@ -12,7 +12,7 @@ from support_service import byte_tokenizer, fake_worker_command
 from sapwood_contract.launch import parse
 from sapwood_engine.checkpoint.sampling_defaults import OPENAI_DEFAULTS
 from sapwood_engine.checkpoint.source import Checkpoint
-from sapwood_engine.cli import listen, run_http_process
+from sapwood_engine.cli import CallerKeys, listen, run_http_process
 from sapwood_engine.config import engine_config
 from sapwood_engine.service.ipc import HttpChannel
 from sapwood_engine.service.signals import StopSignals
@@ -35,7 +35,7 @@ def main(argv: Sequence[str]) -> int:
     start.tokenizer.set_result(byte_tokenizer())
     ports = listen(config.http)
     return run_http_process(
-        config, channel, start, ports=ports, api_keys=frozenset(), signals=signals, begin=time.monotonic()
+        config, channel, start, ports=ports, keys=CallerKeys(), signals=signals, begin=time.monotonic()
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,17 +15,24 @@ from aiohttp import web
 from sapwood_contract.routing import RoutingPolicy
 from sapwood_gateway.core.circuit import CircuitSettings
 from sapwood_gateway.core.fleet import Fleet
+from sapwood_gateway.core.quotas import WhenUnknown
 from sapwood_gateway.core.retry import RetrySettings
 from sapwood_gateway.core.routes import Replica, Routes, Service, ServiceKey
+from sapwood_gateway.core.tenants import Tenants
 from sapwood_gateway.shell.app import Traffic, build_app
+from sapwood_gateway.shell.auth import Auth
 from sapwood_gateway.shell.body import BodyLimits
+from sapwood_gateway.shell.credentials import Credentials, Secrets
+from sapwood_gateway.shell.limiter import Limiter
 from sapwood_gateway.shell.metrics import GatewayMetrics
-from sapwood_gateway.shell.prompts import PATIENCE_SECONDS, Prompts, ReadsPrompts, TokenIdPrompts
+from sapwood_gateway.shell.prompts import PATIENCE_SECONDS, NoTexts, Prompts, ReadsTexts
 from sapwood_gateway.shell.proxy import Proxy, ProxySettings
+from sapwood_gateway.shell.quota_store import LocalQuotaStore, QuotaStore
 from sapwood_gateway.shell.upstream import new_session
 
 MODEL = "fake/model-1"
 CHAT = ServiceKey("team", "chat")
+NO_TENANTS = Tenants()
 CIRCUIT = CircuitSettings(failures_to_open=3, rest_seconds=10.0, longest_rest_seconds=60.0)
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -95,6 +102,7 @@ class Gateway:
     url: str
     fleet: Fleet
     proxy: Proxy
+    limiter: Limiter
     traffic: Traffic
     metrics: GatewayMetrics
     client: aiohttp.ClientSession
@@ -112,6 +120,16 @@ def routes(*replicas: Replica, policy: RoutingPolicy = "LeastLoad", models: tupl
     return Routes({CHAT: Service(CHAT, models, policy)}, {CHAT: replicas})
 
 
+def metrics_of(fleet: Fleet, *, num_queued: Callable[[], Mapping[str, int]] = dict) -> GatewayMetrics:
+    """Return the metrics of a gateway over ``fleet``."""
+    return GatewayMetrics(
+        census=lambda: fleet.census(0.0),
+        num_running=lambda: fleet.num_own,
+        num_queued=num_queued,
+        num_blocks=lambda: fleet.prefixes.num_blocks,
+    )
+
+
 @asynccontextmanager
 async def gateway(
     routes_: Routes,
@@ -122,24 +140,32 @@ async def gateway(
     max_held_bytes: int = 2**24,
     body_timeout_seconds: float = 30.0,
     refusal_timeout_seconds: float = 5.0,
-    reader: ReadsPrompts | None = None,
+    reader: ReadsTexts | None = None,
     patience_seconds: float = PATIENCE_SECONDS,
+    tenants: Tenants = NO_TENANTS,
+    secret: bytes | None = None,
+    store: QuotaStore | None = None,
+    when_unknown: WhenUnknown = "open",
+    wall_clock: Callable[[], float] = lambda: 0.0,
 ) -> AsyncIterator[Gateway]:
     """Run a gateway over ``routes_``; retries follow at once, and rested circuits do not recover by themselves."""
     fleet = Fleet(circuit=CIRCUIT)
     fleet.update(routes_)
-    metrics = GatewayMetrics(
-        census=lambda: fleet.census(0.0),
-        num_running=lambda: fleet.num_own,
-        num_blocks=lambda: fleet.prefixes.num_blocks,
-    )
+    metrics = metrics_of(fleet, num_queued=lambda: proxy.waiting.census())
     traffic = Traffic()
-    prompts = Prompts(reader or TokenIdPrompts(), patience_seconds=patience_seconds)
+    credentials = Credentials(Secrets(installation=secret), lambda: fleet.routes)
+    auth = Auth(tenants=lambda: tenants, credential_of=credentials.of, denied=lambda: metrics.rejected("auth"))
+    limiter = Limiter(
+        store or LocalQuotaStore(), when_unknown=when_unknown, metrics=metrics, wall_clock=wall_clock, clock=wall_clock
+    )
+    prompts = Prompts(reader or NoTexts(), patience_seconds=patience_seconds)
     async with AsyncExitStack() as stack:
         session = await stack.enter_async_context(new_session(connect_timeout_seconds=2.0))
         proxy = Proxy(
             fleet,
             session,
+            auth=auth,
+            limiter=limiter,
             prompts=stack.enter_context(closing(prompts)),
             metrics=metrics,
             settings=ProxySettings(
@@ -153,10 +179,11 @@ async def gateway(
             draw=lambda: 0.0,
             clock=lambda: 0.0,
         )
-        app = build_app(fleet, proxy, traffic=traffic)
+        app = build_app(fleet, proxy, traffic=traffic, auth=auth)
         url = await stack.enter_async_context(serving(app))
         client = await stack.enter_async_context(aiohttp.ClientSession(url, auto_decompress=False))
-        yield Gateway(url, fleet, proxy, traffic, metrics, client)
+        yield Gateway(url, fleet, proxy, limiter, traffic, metrics, client)
+        await limiter.settled()
 
 
 @asynccontextmanager

@@ -37,6 +37,8 @@ SETTINGS = OperatorSettings(
     engine_image="sapwood/engine:1",
     engine_cuda_image="sapwood/engine-cuda:1",
 )
+WITH_SECRET = dataclasses.replace(SETTINGS, secret=b"0123456789abcdef")
+"""Of an operator that can let engines know the gateway."""
 
 
 def a_service(name: str = "chat", *, uid: str = UID, generation: int = 1, **spec: Any) -> dict[str, Any]:

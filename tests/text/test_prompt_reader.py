@@ -16,7 +16,7 @@ from sapwood_engine.api.app import build_app
 from sapwood_text.bundle import TokenizerBundle, write_bundle
 from sapwood_text.chat_template import JinjaTemplate
 from sapwood_text.errors import UnusableTokenizer
-from sapwood_text.prompt_reader import PromptReader, Unreadable
+from sapwood_text.prompt_reader import PromptReader, Unreadable, UnreadableReason
 from sapwood_text.schemas import MAX_TOKENIZED_CHARACTERS
 from sapwood_text.tokenizer import Tokenizer
 
@@ -97,6 +97,7 @@ async def test_the_ids_are_those_that_the_engine_submits(path: str, body: dict[s
         (CHAT, chat_body(messages=[{"role": "tool", "content": "3"}]), "text"),
         (TEXT, text_body(prompt="\ud800"), "text"),
         (TEXT, text_body(prompt=""), "empty"),
+        (TEXT, text_body(prompt=[[]]), "empty"),
         (TEXT, text_body(prompt="x" * (MAX_TOKENIZED_CHARACTERS + 1)), "too_long"),
         (CHAT, chat_body(messages=[{"role": "user", "content": "x" * MAX_TOKENIZED_CHARACTERS}]), "too_long"),
     ],
@@ -121,13 +122,25 @@ def test_no_body_makes_the_reader_raise(path: str, value: Any, field: str) -> No
         assert found != Unreadable("fault")
 
 
-def test_a_template_that_fails_in_a_way_nobody_thought_of_is_a_fault_and_no_exception() -> None:
+@pytest.mark.parametrize(("error", "reason"), [(RuntimeError, "fault"), (MemoryError, "memory")])
+def test_a_template_that_fails_in_a_way_nobody_thought_of_is_no_exception(
+    error: type[Exception], reason: UnreadableReason
+) -> None:
     class Broken(JinjaTemplate):
         def render(self, messages: list[dict[str, Any]], **variables: Any) -> str:
-            raise MemoryError
+            raise error
 
     broken = PromptReader(byte_tokenizer(Broken("", {})), "revision")
-    assert broken.read(CHAT, chat_body()) == Unreadable("fault")
+    assert broken.read(CHAT, chat_body()) == Unreadable(reason)
+
+
+def test_a_conversation_read_turn_by_turn_has_the_ids_of_one_read_at_once() -> None:
+    by_turns = reader()
+    messages: list[dict[str, str]] = []
+    for number in range(6):
+        messages.append({"role": "user" if number % 2 == 0 else "assistant", "content": f"{number} <|end|> é"})
+        body = chat_body(messages=messages)
+        assert by_turns.read(CHAT, body, "tenant") == reader().read(CHAT, body)
 
 
 def test_the_reader_knows_which_revision_it_reads_for() -> None:

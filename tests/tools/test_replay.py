@@ -44,9 +44,16 @@ TRACE = conversations(num_conversations=600, seconds_between=1.0)
 NUM_TOKENS = sum(each.prompt.num_tokens for each in TRACE)
 
 
-def run(policy: str, num_replicas: int, *, capacity_blocks: int = 1_000) -> Tally:
+def run(policy: str, num_replicas: int, *, capacity_blocks: int = 1_000, num_gateways: int = 1) -> Tally:
     speed = speed_for(TRACE, num_replicas, busy=0.6, token_seconds=0.03)
-    return simulate(TRACE, policy, num_replicas=num_replicas, capacity_blocks=capacity_blocks, speed=speed)
+    return simulate(
+        TRACE,
+        policy,
+        num_replicas=num_replicas,
+        capacity_blocks=capacity_blocks,
+        speed=speed,
+        num_gateways=num_gateways,
+    )
 
 
 def unevenness(values: Sequence[int]) -> float:
@@ -165,6 +172,20 @@ def test_under_prefix_affinity_many_caches_are_one_and_equally_busy(policy: str,
     assert tally.num_foreseen >= 0.97 * len(TRACE)
 
 
+def test_gateways_that_do_not_know_of_each_other_make_many_caches_one_too() -> None:
+    tally = run("prefix-affinity", 4, num_gateways=3)
+    assert tally.cached_tokens >= 0.98 * cached_tokens(TRACE, 4_000)
+    assert unevenness(tally.computed_tokens) <= 1.05
+    # What one of them does not see of the others' requests is little, and it knows of all blocks.
+    assert tally.num_foreseen >= 0.97 * len(TRACE)
+
+
+def test_gateways_without_events_know_of_their_own_requests_alone() -> None:
+    one, three = (run("prefix-affinity-guessed", 4, num_gateways=number) for number in (1, 3))
+    assert three.num_foreseen < one.num_foreseen
+    assert sum(three.num_requests) == len(TRACE)
+
+
 def test_under_the_policies_that_look_at_load_alone_they_are_not() -> None:
     one_cache = cached_tokens(TRACE, 8_000)
     assert run("round-robin", 8).cached_tokens < 0.6 * one_cache
@@ -224,6 +245,7 @@ def test_weights_can_be_changed(tmp_path: Path, capsys: pytest.CaptureFixture[st
         ("--policy=fastest", "'fastest' is not one of prefix-affinity"),
         ("--replicas=1,0", "'0' is not a whole number from 1 on"),
         ("--capacity-blocks=x", "'x' is not a whole number from 1 on"),
+        ("--gateways=0", "'0' is not a whole number from 1 on"),
         ("--busy=0", "'0' is not more than 0"),
         ("--token-seconds=nan", "'nan' is not a number from 0 on"),
         ("--weight=speed=1", "'speed' is not one of request_tokens"),

@@ -33,6 +33,11 @@ helm.sh/chart: {{ .root.Chart.Name }}-{{ .root.Chart.Version }}
 {{ .named | default $default }}
 {{- end }}
 
+{{/* Name of the Secret that operator and gateway share. */}}
+{{- define "sapwood.secret" -}}
+{{ .Values.secret.existingSecret | default (include "sapwood.name" (dict "root" $ "component" "secret")) }}
+{{- end }}
+
 {{/* What every pod of the chart has in its spec; it passes the restricted Pod Security profile. */}}
 {{- define "sapwood.podSecurity" -}}
 securityContext:
@@ -88,10 +93,10 @@ topologySpreadConstraints:
 {{/* The rules that operator and gateway need in every namespace that they serve; tests/chart freezes them. */}}
 {{- define "sapwood.operatorRules" -}}
 - apiGroups: [serving.sapwood.dev]
-  resources: [inferenceservices]
+  resources: [inferenceservices, tenants]
   verbs: [list, watch]
 - apiGroups: [serving.sapwood.dev]
-  resources: [inferenceservices/status]
+  resources: [inferenceservices/status, tenants/status]
   verbs: [patch]
 # Owner references with blockOwnerDeletion need it where OwnerReferencesPermissionEnforcement is on (OpenShift).
 - apiGroups: [serving.sapwood.dev]
@@ -100,6 +105,10 @@ topologySpreadConstraints:
 - apiGroups: [""]
   resources: [configmaps, serviceaccounts, services]
   verbs: [get, list, watch, create, patch, delete]
+# The credential by which engines know the gateway. No verb here lets anybody read, change or list a Secret.
+- apiGroups: [""]
+  resources: [secrets]
+  verbs: [create]
 - apiGroups: [apps]
   resources: [deployments]
   verbs: [get, list, watch, create, patch, delete]
@@ -133,6 +142,9 @@ topologySpreadConstraints:
   verbs: [list, watch]
 - apiGroups: [""]
   resources: [configmaps]
+  verbs: [list, watch]
+- apiGroups: [serving.sapwood.dev]
+  resources: [tenants]
   verbs: [list, watch]
 {{- end }}
 

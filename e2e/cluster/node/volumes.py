@@ -19,6 +19,7 @@ from cluster.node.environment import ConfigError, field_of
 from cluster.node.objects import Objects, fetch, token
 
 FILE_MODE = 0o644
+GROUP_READS = 0o440
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ class Volumes:
             _make_empty(path, volume["emptyDir"], pod["spec"].get("securityContext", {}))
         else:
             files = await _files_of(api, pod, volume)
-            _write_files(path, files)
+            _write_files(path, files, pod["spec"].get("securityContext", {}))
 
     def _link(self, path: Path, target: str) -> None:
         real = self.disk / target.lstrip("/")
@@ -144,7 +145,8 @@ def _items(kind: str, name: str, source: Mapping[str, Any], objects: Objects) ->
     return chosen
 
 
-def _write_files(folder: Path, files: Mapping[str, tuple[bytes, int]]) -> None:
+def _write_files(folder: Path, files: Mapping[str, tuple[bytes, int]], security: Mapping[str, Any]) -> None:
+    """Files belong to the pod's ``fsGroup``, where it has one, which may read them whatever their mode says."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, (content, mode) in files.items():
         path = folder / name
@@ -152,4 +154,7 @@ def _write_files(folder: Path, files: Mapping[str, tuple[bytes, int]]) -> None:
         unfinished = path.with_name(path.name + ".new")
         unfinished.write_bytes(content)
         unfinished.chmod(mode)
+        if "fsGroup" in security:
+            os.chown(unfinished, -1, security["fsGroup"])
+            unfinished.chmod(mode | GROUP_READS)
         unfinished.replace(path)

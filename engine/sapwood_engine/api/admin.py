@@ -1,6 +1,6 @@
 """The admin API, on a port of its own: for the operator, the gateway and a person at a terminal.
 
-It has no keys and can end everybody's requests: bind it to localhost or keep it inside the cluster.
+It can end everybody's requests: give it keys, bind it to localhost or keep it inside the cluster.
 A web page in a browser on the same machine may not change anything.
 """
 
@@ -26,6 +26,7 @@ from sapwood_contract.http import (
     EngineLoad,
 )
 from sapwood_engine.api import health
+from sapwood_engine.api.access import Keys, admin_class
 from sapwood_engine.api.documented import answered_with, answered_with_bytes
 from sapwood_engine.api.edge import Edge
 from sapwood_engine.api.engine_port import Engine
@@ -57,6 +58,7 @@ class FlushRequest(Fields):
     adapter: Key | None = None
     extra_key: Key | None = None
     cache_salt: Salt = None
+    tenant: Annotated[str | None, Field(min_length=1, description="As the gateway names it.")] = None
 
 
 class AbortRequest(Fields):
@@ -94,8 +96,7 @@ class Aborted:
 @router.get(ADMIN_LOAD, summary="State and load", responses=answered_with(EngineLoad))
 async def show_load(request: Request) -> Response:
     """Return the state and the latest load snapshot."""
-    engine: Engine = request.app.state.engine
-    return json_response(_load_of(engine))
+    return json_response(_load_of(request))
 
 
 @router.get(ADMIN_CACHE, summary="The radix tree", responses=answered_with(dict[str, Any]))
@@ -148,7 +149,12 @@ async def flush_cache(request: Request, body: FlushRequest | None = None) -> Res
     ready_capacity(engine)
     if body is None or not body.model_fields_set:
         return json_response(await engine.admin("flush"))
-    namespace = {"adapter_id": body.adapter, "extra_key": body.extra_key, "tenant_salt": body.cache_salt}
+    namespace = {
+        "adapter_id": body.adapter,
+        "extra_key": body.extra_key,
+        "tenant_salt": body.cache_salt,
+        "tenant": body.tenant,
+    }
     return json_response(await engine.admin("flush", **namespace))
 
 
@@ -159,7 +165,7 @@ async def drain(request: Request, body: DrainRequest | None = None) -> Response:
     asked = body.deadline_seconds if body is not None else None
     # A caller that gives up waiting has still asked for the drain.
     await asyncio.shield(asyncio.ensure_future(engine.drain(asked)))
-    return json_response(_load_of(engine))
+    return json_response(_load_of(request))
 
 
 @router.post(ADMIN_ABORT, summary="End one call", responses=answered_with(Aborted))
@@ -169,17 +175,33 @@ async def abort(body: AbortRequest, request: Request) -> Response:
     return json_response(Aborted(await engine.abort(body.request_id)))
 
 
-def _load_of(engine: Engine) -> EngineLoad:
-    return EngineLoad(engine.model_name, engine.state, engine.load, engine.model_revision, engine.kv_events)
+def _load_of(request: Request) -> EngineLoad:
+    engine: Engine = request.app.state.engine
+    return EngineLoad(
+        engine.model_name,
+        engine.state,
+        engine.load,
+        engine.model_revision,
+        engine.kv_events,
+        knows_gateway=request.app.state.knows_gateway,
+    )
 
 
-def build_admin_app(engine: Engine) -> FastAPI:
-    """Return the admin API of ``engine``."""
+def build_admin_app(
+    engine: Engine, *, admin_keys: frozenset[str] = frozenset(), credentials: frozenset[str] = frozenset()
+) -> FastAPI:
+    """Return the admin API of ``engine``.
+
+    ``admin_keys``: any of them lets a request in, and so does any of the gateway's ``credentials``; neither means no
+    authentication. Probes and metrics need no key.
+    """
     app = FastAPI(title="Sapwood admin API", docs_url=None, redoc_url=None)
     app.state.engine = engine
     app.state.max_body_bytes = _MAX_ADMIN_BODY_BYTES
+    app.state.knows_gateway = bool(credentials)
     app.include_router(router)
     app.include_router(health.router)
     install_error_handlers(app)
-    app.add_middleware(Edge, refuse_web_pages=True)
+    keys = Keys(admins=admin_keys, credentials=credentials)
+    app.add_middleware(Edge, class_of=admin_class, keys=keys, refuse_web_pages=True)
     return app

@@ -34,12 +34,13 @@ class PromptTokensDetails:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Prompt tokens count once for all choices of a prompt; so do those found in the prefix cache."""
+    """Prompt tokens count once for all choices of a prompt; so do those found in the prefix cache, which are null
+    where they are not told."""
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
-    prompt_tokens_details: PromptTokensDetails
+    prompt_tokens_details: PromptTokensDetails | None
 
 
 # --- chat

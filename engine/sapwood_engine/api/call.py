@@ -62,7 +62,9 @@ class Writer(Protocol):
 class UsageTally:
     """Counts tokens while deltas pass by; prompts count once, however many choices they have."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, hides_cached: bool) -> None:
+        """``hides_cached``: what the prefix cache held is not told, for others' prompts would show in it."""
+        self._hides_cached = hides_cached
         self._prompts: dict[int, tuple[int, int]] = {}
         self._outputs: dict[tuple[int, int], int] = {}
 
@@ -76,7 +78,8 @@ class UsageTally:
         """Return the sums so far."""
         num_prompt = sum(num for num, _ in self._prompts.values())
         num_output = sum(self._outputs.values())
-        details = PromptTokensDetails(sum(num for _, num in self._prompts.values()))
+        num_cached = sum(num for _, num in self._prompts.values())
+        details = None if self._hides_cached else PromptTokensDetails(num_cached)
         return Usage(num_prompt, num_output, num_prompt + num_output, details)
 
 
@@ -85,13 +88,14 @@ async def answer(
 ) -> Response:
     """Run ``generations`` and return the response; refusals are raised before a stream begins."""
     feed = DeltaFeed(engine, generations)
+    tally = UsageTally(hides_cached=request.state.trusted.hides_cached_tokens)
     streaming = False
     try:
         num_choices = generations[0].n
         if not stream:
-            return json_response(await until_gone(request.receive, _collect(feed, writer, num_choices)))
+            return json_response(await until_gone(request.receive, _collect(feed, writer, tally, num_choices)))
         first = await until_gone(request.receive, feed.next_batch())
-        response = EventStream(_batches(first, feed, writer, num_choices), feed)
+        response = EventStream(_batches(first, feed, writer, tally, num_choices), feed)
         streaming = True
         return response
     except ClientGone:
@@ -101,8 +105,7 @@ async def answer(
             await feed.close()
 
 
-async def _collect(feed: DeltaFeed, writer: Writer, num_choices: int) -> Any:
-    tally = UsageTally()
+async def _collect(feed: DeltaFeed, writer: Writer, tally: UsageTally, num_choices: int) -> Any:
     while batch := await feed.next_batch():
         for place, delta in batch:
             tally.count(place, delta)
@@ -111,9 +114,8 @@ async def _collect(feed: DeltaFeed, writer: Writer, num_choices: int) -> Any:
 
 
 async def _batches(
-    batch: list[tuple[int, TextDelta]], feed: DeltaFeed, writer: Writer, num_choices: int
+    batch: list[tuple[int, TextDelta]], feed: DeltaFeed, writer: Writer, tally: UsageTally, num_choices: int
 ) -> AsyncIterator[bytes]:
-    tally = UsageTally()
     while batch:
         events: list[bytes] = []
         for place, delta in batch:

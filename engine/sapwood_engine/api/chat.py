@@ -56,6 +56,7 @@ async def create_chat_completion(body: ChatCompletionRequest, request: Request) 
         body,
         await encode(engine, prompt, add_special_tokens=False),
         request_id=request.state.request_id,
+        trusted=request.state.trusted,
         max_tokens=body.max_completion_tokens or body.max_tokens,
         num_logprobs=(body.top_logprobs or 0) if body.logprobs else None,
         prompt_field="messages",

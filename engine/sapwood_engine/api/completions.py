@@ -52,6 +52,7 @@ async def create_completion(body: CompletionRequest, request: Request) -> Respon
             body,
             prompt,
             request_id=request.state.request_id,
+            trusted=request.state.trusted,
             max_tokens=body.max_tokens,
             num_logprobs=body.logprobs,
             num_prompt_logprobs=body.logprobs if body.echo else None,

@@ -1,4 +1,4 @@
-"""The outermost layer: a request id on every answer, HEAD, the API key, and a last net under faults of ours.
+"""The outermost layer: a request id on every answer, HEAD, who may enter, and a last net under faults of ours.
 
 Plain ASGI, because it must see every answer (404s and refused bodies included) and must not stand between a
 stream and its client's disconnect.
@@ -6,18 +6,17 @@ stream and its client's disconnect.
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import logging
 import re
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from sapwood_engine.api.access import Keys, RouteClass
 from sapwood_engine.api.errors import INTERNAL_ERROR, WebPageRefused, error_response, json_response
-from sapwood_engine.errors import AuthenticationFailed
+from sapwood_engine.errors import RequestError
 
 log = logging.getLogger(__name__)
 
@@ -26,23 +25,24 @@ _SANE_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
 class Edge:
-    """Wraps ``app``; ``scope["state"]["request_id"]`` is set for everything inside, and HEAD is a GET there.
+    """Wraps ``app``; in ``scope["state"]`` ``request_id`` is set for everything inside, and ``trusted``: what the
+    gateway says of the request. HEAD is a GET there.
 
-    ``api_keys`` empty means no authentication. ``open_paths`` need no key. With ``refuse_web_pages`` a browser's
-    page may read only: without a key nothing else tells it from the operator.
+    ``class_of`` gives the class of a path. With ``refuse_web_pages`` a browser's page may read only: without a key
+    nothing else tells it from the operator.
     """
 
     def __init__(
         self,
         app: ASGIApp,
         *,
-        api_keys: Iterable[str] = (),
-        open_paths: frozenset[str] = frozenset(),
+        class_of: Callable[[str], RouteClass],
+        keys: Keys,
         refuse_web_pages: bool = False,
     ) -> None:
         self._app = app
-        self._key_digests = tuple(_digest(key) for key in api_keys)
-        self._open_paths = open_paths
+        self._class_of = class_of
+        self._keys = keys
         self._refuse_web_pages = refuse_web_pages
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -65,8 +65,10 @@ class Edge:
                 message = {**message, "body": b""}
             await send(message)
 
-        if not self._may_enter(scope["path"], headers.get("authorization", "")):
-            await error_response(AuthenticationFailed())(scope, receive, send_with_id)
+        try:
+            scope["state"]["trusted"] = self._keys.read(self._class_of(scope["path"]), headers)
+        except RequestError as refusal:
+            await error_response(refusal)(scope, receive, send_with_id)
             return
         if self._refuse_web_pages and scope["method"] not in ("GET", "HEAD") and "origin" in headers:
             await error_response(WebPageRefused())(scope, receive, send_with_id)
@@ -78,18 +80,6 @@ class Edge:
             if started:
                 raise
             await json_response(INTERNAL_ERROR, status=500)(scope, receive, send_with_id)
-
-    def _may_enter(self, path: str, authorization: str) -> bool:
-        if not self._key_digests or path in self._open_paths:
-            return True
-        scheme, _, key = authorization.partition(" ")
-        presented = _digest(key.strip())
-        matches = [hmac.compare_digest(presented, known) for known in self._key_digests]  # all of them: constant time
-        return scheme.lower() == "bearer" and any(matches)
-
-
-def _digest(key: str) -> bytes:
-    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
 
 
 def _request_id(offered: str | None) -> str:

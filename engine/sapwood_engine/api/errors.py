@@ -1,13 +1,15 @@
 """Every refusal and failure as OpenAI's error object: ``{"error": {message, type, param, code}}``.
 
-The body is valid JSON whatever the client sent: values are quoted as text, never echoed as numbers. What went
-wrong inside is logged, not told.
+The body is valid JSON whatever the client sent: values are quoted as text, never echoed as numbers. Of what may be a
+prompt or a secret only the kind is told: errors end up in the logs of those who ask. What went wrong inside is logged,
+not told.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -25,6 +27,18 @@ log = logging.getLogger(__name__)
 INTERNAL_ERROR = ErrorAnswer(
     ErrorDetail("The server failed on this request; its log says why.", "server_error", None, "internal_error")
 )
+
+_PRIVATE_FIELDS = frozenset(
+    {
+        *("messages", "prompt", "suffix", "stop", "chat_template_kwargs", "tools", "functions", "metadata"),
+        *("user", "safety_identifier", "extra_key", "cache_salt", "prompt_cache_key", "routing_key"),
+    }
+)
+"""What stands in or below them is somebody's text."""
+_WORDS_OF_THE_API = frozenset({"role", "type"})
+"""Below them a word is quoted all the same: it is no text of anybody's."""
+_UNREAD_CODES = frozenset({"unknown_parameter", "unsupported_parameter"})
+"""Of fields that nobody reads here, and which may hold anything."""
 
 _HTTP_CODES = {401: "invalid_api_key", 404: "not_found", 405: "method_not_allowed", 413: "body_too_large"}
 
@@ -101,7 +115,8 @@ def from_validation(error: Mapping[str, Any]) -> RequestError:
     path = [str(part) for part in error["loc"][1:]]
     if kind == REFUSED:
         path += [context["field"]] if context["field"] else []
-        return InvalidField(".".join(path), context["value"], context["fix"], code=context["code"])
+        shown = _shown(path, context["value"], is_read=context["code"] not in _UNREAD_CODES)
+        return InvalidField(".".join(path), shown, context["fix"], code=context["code"])
     if kind == "missing" and path:
         return InvalidField(".".join(path), None, "this field is required", code="missing_required_parameter")
     if not path:
@@ -109,7 +124,29 @@ def from_validation(error: Mapping[str, Any]) -> RequestError:
             return UnsupportedMediaType("Send the body as JSON, with 'Content-Type: application/json'.")
         return MalformedBody("The body must be a JSON object.")
     message = str(error["msg"])
-    return InvalidField(".".join(path), error["input"], message[:1].lower() + message[1:])
+    return InvalidField(".".join(path), _shown(path, error["input"], is_read=True), message[:1].lower() + message[1:])
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """Stands for a value that is not quoted."""
+
+    text: str
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+def _shown(path: Sequence[str], value: object, *, is_read: bool) -> object:
+    """Return what an error may quote of ``value`` at ``path``: itself, or what kind of value it is."""
+    if not isinstance(value, str | bytes | list | tuple | dict) or value == "***":
+        return value
+    field = ".".join(path)
+    is_word = isinstance(value, str) and field.rpartition(".")[2] in _WORDS_OF_THE_API
+    if is_read and (is_word or field.partition(".")[0] not in _PRIVATE_FIELDS):
+        return value
+    kinds = {str: "this text", bytes: "this text", dict: "this object"}
+    return _Kind(kinds.get(type(value), "this list"))
 
 
 async def _on_known(request: Request, error: Exception) -> Response:

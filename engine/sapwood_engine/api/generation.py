@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from sapwood_engine.api.access import Trusted
 from sapwood_engine.api.engine_port import Engine
 from sapwood_engine.api.errors import PromptTooLong
 from sapwood_engine.checkpoint.sampling_defaults import SamplingDefaults
@@ -90,6 +91,7 @@ def build_generation(
     prompt: Prompt,
     *,
     request_id: str,
+    trusted: Trusted,
     max_tokens: int | None,
     num_logprobs: int | None,
     num_prompt_logprobs: int | None = None,
@@ -97,7 +99,7 @@ def build_generation(
 ) -> Generation:
     """Return the generation that ``body`` asks for with this prompt.
 
-    ``max_tokens`` None means what the context leaves.
+    ``trusted``: what the gateway says of the request. ``max_tokens`` None means what the context leaves.
     Raises `InvalidField`, `ContextLengthExceeded`, and `Loading` while the weights load.
     """
     capacity = ready_capacity(engine)
@@ -118,7 +120,9 @@ def build_generation(
     return Generation(
         request_id=request_id,
         prompt_ids=tuple(prompt.ids),
-        namespace=Namespace(model_revision="", extra_key=body.extra_key, tenant_salt=body.cache_salt),
+        namespace=Namespace(
+            model_revision="", extra_key=body.extra_key, tenant_salt=body.cache_salt, tenant=trusted.tenant
+        ),
         sampling=_sampling(
             body,
             engine.sampling_defaults,
@@ -132,11 +136,15 @@ def build_generation(
         include_stop_str=bool(body.include_stop_str_in_output),
         skip_special_tokens=body.skip_special_tokens is not False,
         n=body.n or 1,
-        priority=body.priority or 0,
+        priority=_priority(body.priority or 0, trusted.priority_ceiling),
         routing_key=body.routing_key or body.prompt_cache_key,
         cache_pin_seconds=body.cache_pin_seconds or 0.0,
         tokenize_seconds=prompt.tokenize_seconds,
     )
+
+
+def _priority(asked: int, ceiling: int | None) -> int:
+    return asked if ceiling is None else min(asked, ceiling)
 
 
 def room_for_answer(asked: int | None, num_prompt: int, limit: int, prompt_field: str) -> int:

@@ -11,8 +11,6 @@ from sapwood_contract.http import HEALTH, LIVEZ, METRICS, READYZ, EngineState
 from sapwood_engine.api.engine_port import Engine
 from sapwood_engine.api.errors import json_response
 
-OPEN_PATHS = frozenset({LIVEZ, READYZ, HEALTH, METRICS})
-
 router = APIRouter()
 
 

@@ -181,11 +181,10 @@ def describe_tree(tree: RadixTree, keys: KeyFormat, *, max_nodes: int, token_ids
 
 
 def _public(namespace: Namespace) -> dict[str, str | None]:
-    """The namespace as people may see it: whether there is a salt, which is its tenant's secret, not which."""
+    """The namespace as people may see it: whether there is a salt, which is its owner's secret, and a tenant, not
+    which."""
     public: dict[str, str | None] = asdict(namespace)
-    if namespace.tenant_salt is not None:
-        public["tenant_salt"] = "***"
-    return public
+    return public | {name: "***" for name in ("tenant_salt", "tenant") if public[name] is not None}
 
 
 def _walk(root: Root) -> Iterator[tuple[Node, int | None, int]]:

@@ -69,9 +69,9 @@ class Scheduler:
         self._max_step_tokens = min(config.max_step_tokens, capacity.max_step_tokens)
         # Never more seats than step tokens: all decodes always fit, and a prefill always finds a token
         # beside them.
-        max_seats = min(config.max_running, capacity.max_seats, self._max_step_tokens)
+        self._max_seats = min(config.max_running, capacity.max_seats, self._max_step_tokens)
         self._queue = WaitingQueue(config, first_page_tokens=cache.keys.num_tokens(cache.page_size))
-        self._running = RunningSet(max_seats, cache, self._queue)
+        self._running = RunningSet(self._max_seats, cache, self._queue)
         self._admitter = Admitter(config, cache, self._queue, self._running)
         self._sequences: dict[RequestId, Sequence] = {}
         self._in_flight: deque[LaunchedStep] = deque()
@@ -321,6 +321,7 @@ class Scheduler:
             radix_nodes=cache.num_nodes,
             radix_locked_nodes=cache.num_locked_nodes,
             radix_depth_max=cache.depth_mark,
+            max_running=self._max_seats,
         )
 
     def check_invariants(self) -> list[str]:

@@ -3,6 +3,7 @@
 All is counted in tokens to compute. The measure of a replica is::
 
       tokens of the prompt that it does not hold
+      (twice, where as many as wanted hold the longest known beginning; not at all, where too few do)
     + request_tokens  x its requests beyond the least busy one's and `free_requests`
     + waiting_weight  x its waiting tokens beyond the shortest queue's;  all of them beyond `overload_tokens`
     + recent_weight   x its recent work (`core.recent_work`);  all of it beyond the mean and `uneven_share` of a cache
@@ -23,7 +24,7 @@ from typing import Literal, NamedTuple
 
 Reason = Literal["prefix", "sticky", "spill", "least_load"]
 """``prefix``: nobody holds more of it. ``sticky``: its session's. ``spill``: another holds more, and has too much to
-do. ``least_load``: nobody holds any of it."""
+do, or is not to be the only one. ``least_load``: nobody holds any of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +38,10 @@ class Weights:
     waiting_weight: float = 0.02
     """Of a waiting token. With 0.1 the traces lose half a percent of their hits, with 1 seven."""
     overload_tokens: int = 131_072
-    """So many more waiting tokens than the shortest queue's are too many: one very long prompt. It is a time in
-    disguise, so engines that compute slowly want less."""
+    """So many more waiting tokens than the shortest queue's are too many: one very long prompt. For a replica whose
+    speed is not known."""
+    overload_seconds: float = 30.0
+    """The same for one whose speed is known: the tokens that it computes in that time."""
     recent_weight: float = 0.01
     """Of a token of recent work. A tenth of it leaves replicas unequal, ten times as much moves prefixes for it."""
     uneven_share: float = 0.25
@@ -51,6 +54,8 @@ class Weights:
 
 
 DEFAULT_WEIGHTS = Weights()
+ANY_COPIES = (1, 2**31)
+"""Of a beginning: as many as come about."""
 
 
 class Candidate(NamedTuple):
@@ -64,6 +69,8 @@ class Candidate(NamedTuple):
     waiting_tokens: int
     """Of waiting requests, that are to be computed."""
     recent_tokens: float
+    overload_tokens: float
+    """So many more waiting tokens than the shortest queue's are too many for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,37 +93,52 @@ def choose(
     session_replica: str | None,
     mean_recent_tokens: float,
     cache_tokens: float,
+    copies: tuple[int, int] = ANY_COPIES,
     weights: Weights = DEFAULT_WEIGHTS,
 ) -> Decision:
     """Return the decision for one prompt; ``candidates`` are at least one, in any order.
 
     ``key``: `placing_key` of the prompt. ``session_replica``: where the prompt's session was last, None for no session
     or a new one. ``mean_recent_tokens``: recent work of all replicas, also of those that cannot take it;
-    ``cache_tokens``: what a cache holds, on the average.
+    ``cache_tokens``: what a cache holds, on the average. ``copies``: on how many replicas the longest known beginning
+    is to be kept, at least and at most.
     """
-    matches = [each.matched_tokens for each in candidates]
-    fewest = min([each.num_requests for each in candidates]) + weights.free_requests
-    shortest = min([each.waiting_tokens for each in candidates])
+    _, matches, requests_of_all, waiting_of_all, _, _ = zip(*candidates, strict=True)
+    longest = max(matches)
+    lacking_weight = _lacking_weight(matches.count(longest), copies)
+    fewest = min(requests_of_all) + weights.free_requests
+    shortest = min(waiting_of_all)
     uneven = mean_recent_tokens + weights.uneven_share * cache_tokens
+    waiting_weight, recent_weight = weights.waiting_weight, weights.recent_weight
     costs: list[float] = []
-    for replica, matched, requests, waiting, recent in candidates:
-        cost = prompt_tokens - matched + weights.waiting_weight * (waiting - shortest)
-        cost += weights.recent_weight * (recent - mean_recent_tokens)
+    for replica, matched, requests, waiting, recent, overload_tokens in candidates:
+        cost = prompt_tokens - longest + lacking_weight * (longest - matched) + waiting_weight * (waiting - shortest)
+        cost += recent_weight * (recent - mean_recent_tokens)
         if requests > fewest:
             cost += weights.request_tokens * (requests - fewest)
-        if waiting - shortest > weights.overload_tokens:
-            cost += waiting - shortest - weights.overload_tokens
+        if waiting - shortest > overload_tokens:
+            cost += waiting - shortest - overload_tokens
         if recent > uneven:
             cost += recent - uneven
         if replica == session_replica:
             cost -= weights.sticky_tokens
         costs.append(cost)
-    longest = max(matches)
     least = min(costs)
     margin = weights.tie_tokens if key and longest == min(matches) else 0
-    tied = [(each, cost) for each, cost in zip(candidates, costs, strict=True) if cost <= least + margin]
-    chosen, cost = tied[0] if len(tied) == 1 else max(tied, key=lambda pair: (_rank(key, pair[0]), pair[0].replica))
+    bound = least + margin
+    tied = [number for number, cost in enumerate(costs) if cost <= bound]
+    best = tied[0] if len(tied) == 1 else max(tied, key=lambda at: (_rank(key, candidates[at]), candidates[at].replica))
+    chosen, cost = candidates[best], costs[best]
     return Decision(chosen.replica, _reason(chosen, longest, session_replica), chosen.matched_tokens, cost)
+
+
+def _lacking_weight(num_holders: int, copies: tuple[int, int]) -> float:
+    """Return what a token counts that a replica lacks of the longest known beginning, which ``num_holders`` have."""
+    least, most = copies
+    if num_holders < least:
+        return 0.0  # the one with least to do is to have it too
+    # A further copy takes the room of something else.
+    return 1.0 if num_holders < most else 2.0
 
 
 def placing_key(chain: Sequence[bytes], matched_blocks: int) -> bytes:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from sapwood_contract.http import EngineState
 from sapwood_contract.routing import RoutingPolicy
 from sapwood_gateway.core.block_names import CacheFacts
-from sapwood_gateway.core.circuit import Circuit, lets_through
+from sapwood_gateway.core.circuit import Circuit, Closed, lets_through
+from sapwood_gateway.core.prefix_affinity import Load
 from sapwood_gateway.core.routes import Replica, Service
 
-Fitness = Literal["fit", "terminating", "not_ready", "draining", "resting", "tried", "of_another_model"]
-"""Whether a replica can take a request, or the first reason why not."""
+Fitness = Literal[
+    "fit", "terminating", "not_ready", "draining", "resting", "tried", "of_another_model", "knows_no_gateway", "full"
+]
+"""Whether a replica can take a request, or the first reason why not; ``full`` counts where requests can wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,29 +33,56 @@ class Report:
     """The base model that it serves; empty where it has not said so."""
     cache: CacheFacts | None = None
     """Its prefix cache; None where it has not said enough."""
+    max_running: int = 0
+    """Requests that it computes at once; 0: it has not said."""
+    knows_gateway: bool = True
+    """Whether it keeps apart the tenants that the gateway names; one that has not said so is taken to."""
 
 
+_LEAST_WAITING = 2
+_RUNNING_PER_WAITING = 8
+"""A full engine has so many requests that wait for a place, an eighth of its places or two: between the end of one
+request and the next that the gateway sends there are some milliseconds, in which a place would stay empty."""
 NO_REPORT = Report(state="ready", num_requests=0, num_waiting_tokens=0, num_own=0)
 """Stands for a replica that has said nothing yet: it is taken for idle."""
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """All that a decision may weigh about one replica."""
+    """All that a decision may weigh about one replica, and what follows from it: it is looked at much more often than
+    it changes.
+    """
 
     replica: Replica
     num_own: int
     """This gateway's requests on it now."""
     report: Report
     circuit: Circuit
+    load: Load = field(init=False)
+    """What it has to do, by the latest knowledge: our own requests now, and what others had at its report.
+
+    A report is never simply the load: it is up to a poll old, and a burst of our own since then counts.
+    """
+    is_well: bool = field(init=False)
+    """Whether it is fit at any time, for whoever has not tried it."""
+
+    def __post_init__(self) -> None:
+        replica, report = self.replica, self.report
+        num_requests = self.num_own + max(0, report.num_requests - report.num_own)
+        object.__setattr__(self, "load", Load(replica.id, num_requests, report.num_waiting_tokens))
+        is_up = replica.is_ready and not replica.is_terminating and report.state != "draining"
+        object.__setattr__(self, "is_well", is_up and isinstance(self.circuit, Closed))
 
     @property
     def num_requests(self) -> int:
-        """What it has to do, by the latest knowledge: our own requests now, and what others had at its report.
+        """Of `load`."""
+        return self.load.num_requests
 
-        A report is never simply the load: it is up to a poll old, and a burst of our own since then counts.
-        """
-        return self.num_own + max(0, self.report.num_requests - self.report.num_own)
+    @property
+    def is_full(self) -> bool:
+        """Whether one more request would only wait there: it has all that it can run, and some to go on with."""
+        max_running = self.report.max_running
+        return 0 < max_running <= self.num_requests - max(_LEAST_WAITING, max_running // _RUNNING_PER_WAITING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,16 +116,26 @@ def able(
 ) -> list[Standing] | NoReplica:
     """Return those that can take a request for ``model``, one at least.
 
-    A replica answers to all of the service's names, one of a former revision to its own alone.
+    A replica answers to all of the service's names, one of a former revision to its own alone. One that knows no
+    gateway has one cache for all tenants, so it takes nothing for a service with keys.
     """
-
-    def fate_of(standing: Standing) -> Fitness:
-        names = (standing.report.model,) if is_former(service, standing.report) else service.models
-        return fitness(standing, tried=tried, now=now) if model in names else "of_another_model"
-
-    fates = [fate_of(standing) for standing in standings]
+    asks_for_keys = service.authentication == "ApiKey"
+    is_present, present = model in service.models, ("", *service.models)
+    fates: list[Fitness] = [
+        "knows_no_gateway"
+        if asks_for_keys and not standing.report.knows_gateway
+        else ("fit" if standing.is_well and not tried else fitness(standing, tried=tried, now=now))
+        if (is_present if standing.report.model in present else standing.report.model == model)
+        else "of_another_model"
+        for standing in standings
+    ]
     fit = [standing for standing, fate in zip(standings, fates, strict=True) if fate == "fit"]
     return fit or NoReplica(tuple(fates))
+
+
+def with_room(fit: list[Standing]) -> list[Standing] | NoReplica:
+    """Return those of ``fit`` that are not full, one at least."""
+    return [standing for standing in fit if not standing.is_full] or NoReplica(tuple("full" for _ in fit))
 
 
 def by_load(fit: Sequence[Standing], policy: RoutingPolicy, turn: int) -> Standing:
@@ -116,8 +156,10 @@ def pick(
 
 def _least_load(fit: Sequence[Standing], turn: int) -> Standing:
     """The fewest requests, then the fewest tokens that wait to be computed, then by turns."""
-    loads = [(standing.num_requests, standing.report.num_waiting_tokens) for standing in fit]
+    loads = [standing.load[1:] for standing in fit]
     least = min(loads)
+    if loads.count(least) == 1:
+        return fit[loads.index(least)]
     return _round_robin([standing for standing, load in zip(fit, loads, strict=True) if load == least], turn)
 
 

@@ -49,6 +49,8 @@ class Batch:
     """Empty where the publisher (vLLM's) has none."""
     sequence: int
     events: Sequence[Event]
+    told_at: float | None = None
+    """Seconds since 1970 by the engine's clock; None where it was not said."""
 
 
 Applied = Literal["applied", "ignored", "gap"]

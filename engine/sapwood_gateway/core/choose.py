@@ -9,7 +9,7 @@ another team's engine.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from sapwood_gateway.core.routes import Routes, Service, ServiceKey
@@ -52,7 +52,11 @@ class AnyModel:
 
 def choose(routes: Routes, host: str, model: str | AnyModel) -> Choice:
     """Return the service that a request to ``host`` (a Host header) for ``model`` goes to."""
-    named = services_of_host(routes, host)
+    return choose_among(services_of_host(routes, host), model)
+
+
+def choose_among(named: Sequence[Service], model: str | AnyModel) -> Choice:
+    """Return the one of ``named`` that a request for ``model`` goes to."""
     if isinstance(model, AnyModel):
         models = {each for service in named for each in service.models}
         if len(named) != 1 or len(models) != 1:
@@ -87,7 +91,7 @@ def services_of_host(routes: Routes, host: str) -> tuple[Service, ...]:
     return tuple(named or routes.services.values())
 
 
-def models_of(services: tuple[Service, ...]) -> tuple[str, ...]:
+def models_of(services: Iterable[Service]) -> tuple[str, ...]:
     """Return the models of all ``services``, each once, sorted."""
     return tuple(sorted({model for service in services for model in (*service.models, *service.former_models)}))
 

@@ -2,6 +2,9 @@
 
 What Kubernetes leaves to whoever reads EndpointSlices: an endpoint may stand in several slices at once, also with
 older facts in one of them; ``ready`` that is absent means ready; a slice may be of the other address family.
+
+Anybody may write an EndpointSlice in a namespace of theirs, with whatever uid and address: so a replica is one of its
+service, and what is learned of it holds for no other service's replica.
 """
 
 from __future__ import annotations
@@ -16,6 +19,12 @@ from sapwood_gateway.core.routes import Replica, Routes, Service, ServiceKey
 
 SLICE_SERVICE_LABEL = "kubernetes.io/service-name"
 """Label by which an EndpointSlice belongs to a Service."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Ports:
+    http: int
+    admin: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,25 +101,32 @@ def _replicas_of(route: ServiceRoute, slices: Iterable[Mapping[str, Any]]) -> tu
     found: dict[str, Replica] = {}
     # IPv4 first: of a pod with an address of each family the first one stays.
     for each in sorted(slices, key=lambda each: (str(each.get("addressType")), str(each["metadata"]["name"]))):
+        ports = _ports_of(route, each)
         for endpoint in each.get("endpoints") or ():
             if not endpoint.get("addresses"):
                 continue
-            replica = _replica_of(route, endpoint)
+            replica = _replica_of(route, ports, endpoint)
             known = found.get(replica.id)
             found[replica.id] = replica if known is None else _both(known, replica)
     return tuple(found[id_] for id_ in sorted(found))
 
 
-def _replica_of(route: ServiceRoute, endpoint: Mapping[str, Any]) -> Replica:
+def _ports_of(route: ServiceRoute, each: Mapping[str, Any]) -> _Ports:
+    """The slice's own ports, else the route's: without pods many replicas live on one address."""
+    named = {port.get("name"): port.get("port") for port in each.get("ports") or ()}
+    return _Ports(named.get("http") or route.port, named.get("admin") or route.admin_port)
+
+
+def _replica_of(route: ServiceRoute, ports: _Ports, endpoint: Mapping[str, Any]) -> Replica:
     address = endpoint["addresses"][0]
     host = f"[{address}]" if ":" in address else address
     pod = endpoint.get("targetRef") or {}
     conditions = endpoint.get("conditions") or {}
     return Replica(
-        id=pod.get("uid") or host,
-        name=pod.get("name") or host,
-        url=f"http://{host}:{route.port}",
-        admin_url=f"http://{host}:{route.admin_port}",
+        id=f"{route.namespace}/{route.service}/{pod.get('uid') or f'{host}:{ports.http}'}",
+        name=pod.get("name") or f"{host}:{ports.http}",
+        url=f"http://{host}:{ports.http}",
+        admin_url=f"http://{host}:{ports.admin}",
         is_ready=conditions.get("ready") is not False,
         is_terminating=conditions.get("terminating") is True,
     )

@@ -7,7 +7,7 @@ forgotten once its last request has ended.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -23,10 +23,11 @@ from sapwood_gateway.core.balance import (
     by_load,
     fitness,
     is_former,
+    with_room,
 )
 from sapwood_gateway.core.block_names import Naming
 from sapwood_gateway.core.circuit import Circuit, CircuitSettings, Closed, Open
-from sapwood_gateway.core.prefix_affinity import Load, Prompt
+from sapwood_gateway.core.prefix_affinity import Prompt
 from sapwood_gateway.core.prefix_routing import Placed, PrefixRouting
 from sapwood_gateway.core.routes import Replica, Routes, Service, ServiceKey
 
@@ -46,6 +47,9 @@ class Lease:
     """What is to be told to `Fleet.prefixes` of it; None where prefix affinity did not decide."""
 
 
+_CLOSED = Closed()
+
+
 class Fleet:
     """Mutable, for one thread; every ``now`` is in seconds of one clock that never goes back."""
 
@@ -61,6 +65,13 @@ class Fleet:
         self._num_own: Counter[str] = Counter()
         self._reports: dict[str, Report] = {}
         self._circuits: dict[str, Circuit] = {}
+        self._standings: dict[str, Standing] = {}
+        """What `standing` made of the above, until something of it changes."""
+        self._changed: Callable[[], None] = lambda: None
+
+    def watch(self, changed: Callable[[], None]) -> None:
+        """Call ``changed`` after everything that may let a request in that was not let in before."""
+        self._changed = changed
 
     @property
     def routes(self) -> Routes:
@@ -77,8 +88,10 @@ class Fleet:
         self._known = frozenset(replica.id for replica in routes.all_replicas())
         self._reports = {id_: report for id_, report in self._reports.items() if id_ in self._known}
         self._circuits = {id_: circuit for id_, circuit in self._circuits.items() if id_ in self._known}
+        self._standings.clear()
         self._routes = self._with_former_models(routes)
         self._follow_prefixes()
+        self._changed()
 
     def begin(
         self,
@@ -91,14 +104,14 @@ class Fleet:
     ) -> Lease | NoReplica:
         """Pick the replica for a request for a service's model and count it there until `end`.
 
+        Where the service lets requests wait, a full replica takes none, but for one that others have refused already.
         ``tried``: ids of replicas that are left out. ``prompts``: the request's, by how replicas name blocks
         (`PrefixRouting.namings`); None or empty where it could not be read.
         """
         service = self._routes.services.get(key)
         if service is None:
             return NoReplica(())
-        standings = [self.standing(replica) for replica in self._routes.of(key)]
-        fit = able(standings, service, model, tried=tried, now=now)
+        fit = self._able(service, model, tried, now)
         if isinstance(fit, NoReplica):
             return fit
         picked, reason, placed = self._choose(service, fit, prompts or {})
@@ -106,7 +119,13 @@ class Fleet:
         self._num_own[picked.id] += 1
         before = self._circuit(picked.id)
         self._circuits[picked.id] = circuits.after_begin(before)
+        self._standings.pop(picked.id, None)
         return Lease(picked, is_trial=isinstance(before, Open), reason=reason, placed=placed)
+
+    def can_begin(self, key: ServiceKey, model: str, *, now: float) -> bool:
+        """Tell whether `begin` would find a replica for a request that has been to none."""
+        service = self._routes.services.get(key)
+        return service is not None and not isinstance(self._able(service, model, (), now), NoReplica)
 
     def end(self, lease: Lease, *, now: float) -> None:
         """A request that `begin` counted is over, however it went; a trial that nothing was heard of is taken back."""
@@ -117,26 +136,33 @@ class Fleet:
             del self._num_own[id_]
         if lease.is_trial and id_ in self._circuits:
             self._circuits[id_] = circuits.after_abandoned(self._circuits[id_], now)
+        self._standings.pop(id_, None)
+        self._changed()
 
     def succeeded(self, replica_id: str) -> None:
         """A replica has answered: its circuit closes."""
         if replica_id in self._circuits:
             self._circuits[replica_id] = circuits.after_success(self._circuits[replica_id])
+            self._standings.pop(replica_id, None)
+            self._changed()
 
     def failed(self, replica_id: str, *, now: float) -> None:
         """A replica has failed; enough of it in a row opens its circuit."""
         if replica_id in self._circuits:
             self._circuits[replica_id] = circuits.after_failure(self._circuits[replica_id], now, self._circuit_settings)
+            self._standings.pop(replica_id, None)
 
     def reported(self, replica_id: str, report: Report) -> None:
         """Keep what a replica says of itself until it says something else; one that is not known is ignored."""
         if replica_id in self._known:
             before = self._reports.get(replica_id, NO_REPORT)
             self._reports[replica_id] = report
+            self._standings.pop(replica_id, None)
             if report.model != before.model:
                 self._routes = self._with_former_models(self._routes)
             if report.cache != before.cache:
                 self._follow_prefixes()
+            self._changed()
 
     def unreachable(self, replica_id: str) -> None:
         """Nobody listens there: what its cache held is gone with it, or told anew."""
@@ -149,12 +175,11 @@ class Fleet:
 
     def standing(self, replica: Replica) -> Standing:
         """Return all that a decision may weigh about ``replica``."""
-        return Standing(
-            replica,
-            num_own=self._num_own[replica.id],
-            report=self._reports.get(replica.id, NO_REPORT),
-            circuit=self._circuit(replica.id),
-        )
+        id_ = replica.id
+        known = self._standings.get(id_)
+        if known is None or known.replica is not replica:
+            known = self._standings[id_] = self._standing(replica)
+        return known
 
     def census(self, now: float) -> Counter[Fitness]:
         """Count the replicas of all services by whether they can take requests."""
@@ -165,15 +190,34 @@ class Fleet:
         faults = [f"{id_} has {num} requests" for id_, num in self._num_own.items() if num <= 0]
         faults += [f"{id_} is gone but reported" for id_ in self._reports if id_ not in self._known]
         faults += [f"{id_} is gone but has a circuit" for id_ in self._circuits if id_ not in self._known]
+        faults += [
+            f"{id_} stands as it did" for id_, one in self._standings.items() if one != self._standing(one.replica)
+        ]
         return faults + self.prefixes.check_invariants()
+
+    def _able(self, service: Service, model: str, tried: Collection[str], now: float) -> list[Standing] | NoReplica:
+        known = self._standings
+        standings = [
+            one if (one := known.get(each.id)) is not None and one.replica is each else self.standing(each)
+            for each in self._routes.of(service.key)
+        ]
+        fit = able(standings, service, model, tried=tried, now=now)
+        if service.queue_max_requests and not tried and not isinstance(fit, NoReplica):
+            return with_room(fit)
+        return fit
 
     def _choose(
         self, service: Service, fit: Sequence[Standing], prompts: Mapping[Naming, Prompt]
     ) -> tuple[Replica, RouteReason, Placed | None]:
         least = by_load(fit, service.policy, self._turn).replica
         if service.policy == "PrefixAffinity":
-            loads = [Load(each.replica.id, each.num_requests, each.report.num_waiting_tokens) for each in fit]
-            placed = self.prefixes.place(service.key, prompts, loads, least.id)
+            placed = self.prefixes.place(
+                service.key,
+                prompts,
+                [each.load for each in fit],
+                least.id,
+                hot_replicas=service.hot_prefix_replicas,
+            )
             if placed is not None:
                 decision = placed.decision
                 chosen = next(each.replica for each in fit if each.replica.id == decision.replica)
@@ -204,5 +248,9 @@ class Fleet:
         services = {key: replace(each, former_models=former_models(each)) for key, each in routes.services.items()}
         return replace(routes, services=services)
 
+    def _standing(self, replica: Replica) -> Standing:
+        id_ = replica.id
+        return Standing(replica, self._num_own[id_], self._reports.get(id_, NO_REPORT), self._circuit(id_))
+
     def _circuit(self, replica_id: str) -> Circuit:
-        return self._circuits.get(replica_id, Closed())
+        return self._circuits.get(replica_id, _CLOSED)

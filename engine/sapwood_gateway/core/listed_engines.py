@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from sapwood_contract.routing import RoutingPolicy
+from sapwood_contract.routing import Authentication, CacheSharing, RoutingPolicy
 from sapwood_gateway.core.routes import Replica, Routes, Service, ServiceKey
 
 NAMESPACE = "static"
@@ -21,11 +21,51 @@ class ListedEngine:
     is_ready: bool = False
 
 
-def routes_of(engines: Iterable[ListedEngine], policy: RoutingPolicy) -> Routes:
+@dataclass(frozen=True, slots=True)
+class Tenancy:
+    """Who may call the services of listed engines, and whose prefixes a request may reuse."""
+
+    authentication: Authentication
+    cache_sharing: CacheSharing
+
+
+OPEN = Tenancy("None", "Tenant")
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLimits:
+    """How many requests wait for one of these services while it has no replica for them, and how long."""
+
+    max_requests: int = 0
+    """0: none waits."""
+    max_wait_seconds: float = 30.0
+
+
+NO_QUEUE = QueueLimits()
+
+
+def routes_of(
+    engines: Iterable[ListedEngine],
+    policy: RoutingPolicy,
+    tenancy: Tenancy = OPEN,
+    queue: QueueLimits = NO_QUEUE,
+) -> Routes:
     """Return a service a model, of the engines that serve it, each routed by ``policy``."""
     replicas: dict[ServiceKey, tuple[Replica, ...]] = {}
     for engine in engines:
         if engine.model:
             key = ServiceKey(NAMESPACE, engine.model)
             replicas[key] = (*replicas.get(key, ()), replace(engine.replica, is_ready=engine.is_ready))
-    return Routes({key: Service(key, (key.name,), policy) for key in replicas}, replicas)
+    services = {
+        key: Service(
+            key,
+            (key.name,),
+            policy,
+            queue_max_requests=queue.max_requests,
+            queue_max_wait_seconds=queue.max_wait_seconds,
+            authentication=tenancy.authentication,
+            cache_sharing=tenancy.cache_sharing,
+        )
+        for key in replicas
+    }
+    return Routes(services, replicas)

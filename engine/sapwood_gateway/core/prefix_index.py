@@ -2,11 +2,11 @@
 
 A block is one page of tokens under its chained hash (`sapwood_contract.keys`). Who holds it holds all blocks before it,
 because caches give up the ends of prompts first; so a replica holds a prompt up to the last of its blocks there, which
-is found without looking at each. What is known of a replica comes from its own events
+is found by halving. What is known of a replica comes from its own events
 (`core.block_feed`) or, without those, from what it was sent: both say `store`, `remove` and `clear`. A replica's
 blocks are never more than its capacity; those used the longest time ago are forgotten first, as the engine does.
 
-A replica is one bit. A block's holders are an integer, so that one walk along a prompt answers for all replicas.
+A replica is one bit. A block's holders are an integer, so that one look answers for all replicas.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ from collections.abc import Iterable, Sequence
 
 _SWEPT_PER_STORED = 2
 """Entries of cleared replicas that each stored block takes out: more than one, so that they get ever fewer."""
-_STRIDE = 16
-"""Blocks of a prompt of which the last one is looked up first: who holds it holds the others."""
 
 
 class _Slot:
@@ -89,14 +87,19 @@ class PrefixIndex:
     def matched(self, chain: Sequence[bytes]) -> dict[str, int]:
         """Return how many blocks of ``chain``, from its beginning, each replica holds; those with none are absent."""
         found: dict[str, int] = {}
-        live = self._live
-        for number, block in enumerate(chain[_STRIDE - 1 :: _STRIDE]):
-            if live & self._holders.get(block, 0) != live:
-                live = self._walk(found, live, chain, number * _STRIDE)
-                if not live:
-                    return found
-        live = self._walk(found, live, chain, len(chain) // _STRIDE * _STRIDE)
-        self._note(found, live, len(chain))
+        holders, live, length = self._holders, self._live, len(chain)
+        depth = 0
+        while live:
+            end = length  # between `depth` and `end` is the first block that not all of them hold
+            while depth < end:
+                middle = (depth + end) // 2
+                if holders.get(chain[middle], 0) & live == live:
+                    depth = middle + 1
+                else:
+                    end = middle
+            still = live & holders.get(chain[depth], 0) if depth < length else 0
+            self._note(found, live ^ still, depth)
+            live = still
         return found
 
     def num_blocks(self, replica: str) -> int:
@@ -107,17 +110,6 @@ class PrefixIndex:
     def num_entries(self) -> int:
         """Blocks in memory, each once however many hold it; those of cleared replicas that wait to be swept too."""
         return len(self._holders)
-
-    def _walk(self, found: dict[str, int], live: int, chain: Sequence[bytes], start: int) -> int:
-        """Return which of ``live`` hold all blocks of one stride, and note how far the others do."""
-        for depth, block in enumerate(chain[start : start + _STRIDE], start):
-            still = live & self._holders.get(block, 0)
-            if still != live:
-                self._note(found, live ^ still, depth)
-                live = still
-                if not live:
-                    break
-        return live
 
     def _note(self, found: dict[str, int], bits: int, depth: int) -> None:
         while depth and bits:

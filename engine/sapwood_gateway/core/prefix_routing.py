@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from sapwood_gateway.core.affinity import Decision
+from sapwood_gateway.core.affinity import ANY_COPIES, Decision
 from sapwood_gateway.core.block_feed import BlockFeed
 from sapwood_gateway.core.block_names import CacheFacts, Naming
 from sapwood_gateway.core.prefix_affinity import Load, PrefixAffinity, Prompt
@@ -53,6 +53,8 @@ class Placed:
     cohort: _Cohort
     prompt: Prompt
     decision: Decision
+    was_idle: bool
+    """The replica had nothing else to do."""
 
 
 class PrefixRouting:
@@ -82,9 +84,17 @@ class PrefixRouting:
         return tuple(naming for naming, _ in counts.most_common(MOST_NAMINGS))
 
     def place(
-        self, service: ServiceKey, prompts: Mapping[Naming, Prompt], loads: Sequence[Load], least: str
+        self,
+        service: ServiceKey,
+        prompts: Mapping[Naming, Prompt],
+        loads: Sequence[Load],
+        least: str,
+        *,
+        hot_replicas: tuple[int, int] = ANY_COPIES,
     ) -> Placed | None:
         """Send a prompt, given by each of `namings`, to one of ``loads``; ``least`` is the least loaded of them.
+
+        ``hot_replicas``: as of `PrefixAffinity.decide`.
 
         None where that one's blocks cannot be named: it has not said how yet.
         """
@@ -93,18 +103,23 @@ class PrefixRouting:
             return None
         cohort = member.cohort
         given = prompts[cohort.naming]
-        prompt = replace(given, chain=given.chain[: self._room_under_way])
-        policy = self._policies[cohort]
-        alike = [
-            load for load in loads if load.replica in self._members and self._members[load.replica].cohort == cohort
-        ]
-        decision = policy.decide(prompt, alike)
+        fits = len(given.chain) <= self._room_under_way
+        prompt = given if fits else replace(given, chain=given.chain[: self._room_under_way])
+        policy, members = self._policies[cohort], self._members
+        alike = [load for load in loads if (known := members.get(load.replica)) and known.cohort == cohort]
+        decision = policy.decide(prompt, alike, hot_replicas=hot_replicas)
         policy.sent(prompt, decision)
         self._room_under_way -= len(prompt.chain)
         self._num_placed += 1
-        placed = Placed(self._num_placed, cohort, prompt, decision)
+        was_idle = any(load.num_requests == 0 for load in alike if load.replica == decision.replica)
+        placed = Placed(self._num_placed, cohort, prompt, decision, was_idle)
         self._under_way[placed.number] = placed
         return placed
+
+    def began(self, placed: Placed, seconds: float) -> None:
+        """The first token of the answer came so long after the prompt was sent."""
+        if placed.was_idle and self._is_still_in(placed):
+            self._policies[placed.cohort].began(placed.prompt, placed.decision, seconds)
 
     def computed(self, placed: Placed) -> None:
         """The replica has told of the prompt, or never will. A second time changes nothing."""

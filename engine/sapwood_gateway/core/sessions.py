@@ -9,13 +9,17 @@ MOST_CHARACTERS = 512
 """Of a session's key; what is beyond is not looked at, so that memory stays bounded."""
 
 
-def session_key(given: object) -> str | None:
+def session_key(given: object, *, tenant: str = "") -> str | None:
     """Return the key that a request's ``prompt_cache_key`` or session header gives, None for none.
+
+    ``tenant``: id of the one who gives it, without a space; what another tenant calls by the same name is another
+    session.
 
     Nothing, an empty or a blank text and what is no text at all are no keys: taken for one, all requests without a
     session would be one session, and go to one replica.
     """
-    return given.strip()[:MOST_CHARACTERS] or None if isinstance(given, str) else None
+    key = given.strip()[:MOST_CHARACTERS] if isinstance(given, str) else ""
+    return f"{tenant} {key}" if key else None
 
 
 class Sessions:

@@ -12,11 +12,13 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 from sapwood_contract.http import LIVEZ, METRICS, READYZ
-from sapwood_gateway.core.choose import models_of, services_of_host
+from sapwood_gateway.core.choose import models_of
 from sapwood_gateway.core.fleet import Fleet
 from sapwood_gateway.shell import openai
+from sapwood_gateway.shell.auth import Auth
 from sapwood_gateway.shell.call import REQUEST_ID_KEY
 from sapwood_gateway.shell.headers import REQUEST_ID, sane_request_id
+from sapwood_gateway.shell.limiter import RATE_HEADERS_KEY
 from sapwood_gateway.shell.metrics import GatewayMetrics
 from sapwood_gateway.shell.proxy import Proxy
 
@@ -52,12 +54,12 @@ class Traffic:
         await self._idle.wait()
 
 
-def build_app(fleet: Fleet, proxy: Proxy, *, traffic: Traffic) -> web.Application:
-    """Return the OpenAI API of all services."""
+def build_app(fleet: Fleet, proxy: Proxy, *, traffic: Traffic, auth: Auth) -> web.Application:
+    """Return the OpenAI API of all services; ``auth``: that of ``proxy``."""
     app = web.Application(middlewares=[_edge(traffic)])
     for path in FORWARDED:
         app.router.add_post(path, proxy.handle)
-    models = _Models(fleet, created=int(time.time()))
+    models = _Models(fleet, auth, created=int(time.time()))
     app.router.add_get("/v1/models", models.list)
     app.router.add_get("/v1/models/{model:.+}", models.show)
 
@@ -65,6 +67,7 @@ def build_app(fleet: Fleet, proxy: Proxy, *, traffic: Traffic) -> web.Applicatio
         response.headers.popall("Server", None)
         # aiohttp refuses some requests itself, before a middleware has seen them.
         response.headers[REQUEST_ID] = request.get(REQUEST_ID_KEY) or sane_request_id(None)
+        response.headers.update(request.get(RATE_HEADERS_KEY, {}))
         if traffic.is_draining:
             response.headers["Connection"] = "close"
             response.force_close()
@@ -99,22 +102,20 @@ def build_admin_app(metrics: GatewayMetrics, *, traffic: Traffic, is_discovered:
 
 @dataclass(frozen=True, slots=True)
 class _Models:
-    """``/v1/models``: of the service that the host names, or of all."""
+    """``/v1/models``: of the service that the host names, or of all, what the caller may call."""
 
     fleet: Fleet
+    auth: Auth
     created: int
 
-    def _served(self, request: web.Request) -> tuple[str, ...]:
-        return models_of(services_of_host(self.fleet.routes, request.host))
-
     async def list(self, request: web.Request) -> web.Response:
-        cards = [openai.model_card(model, self.created) for model in self._served(request)]
+        served = models_of(self.auth.caller(request, self.fleet.routes).visible)
+        cards = [openai.model_card(model, self.created) for model in served]
         return openai.json_response({"object": "list", "data": cards})
 
     async def show(self, request: web.Request) -> web.Response:
-        model, served = request.match_info["model"], self._served(request)
-        if model not in served:
-            raise openai.model_not_found(model, served)
+        model = request.match_info["model"]
+        self.auth.model(self.auth.caller(request, self.fleet.routes), model)
         return openai.json_response(openai.model_card(model, self.created))
 
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 from aiohttp import web
 
-from sapwood_gateway.core.choose import AnyModel, Chosen, choose
-from sapwood_gateway.core.routes import Routes, Service
-from sapwood_gateway.shell.openai import BadRequest, refusal_of
+from sapwood_gateway.core.callers import Caller
+from sapwood_gateway.core.choose import AnyModel
+from sapwood_gateway.core.prices import DEFAULT_ANSWER_TOKENS, answer_limit
+from sapwood_gateway.core.routes import Service
+from sapwood_gateway.core.tenants import ANONYMOUS, Tenant
+from sapwood_gateway.shell.auth import NO_PASSPORT, Auth, Passport
+from sapwood_gateway.shell.openai import BadRequest
 
 REQUEST_ID_KEY = web.RequestKey("request_id", str)
 """Set for every request before its handler runs."""
@@ -25,6 +29,10 @@ class Call:
     body: bytes
     service: Service
     model: str
+    tenant: Tenant = ANONYMOUS
+    passport: Passport = field(default=NO_PASSPORT, repr=False)
+    max_answer_tokens: int = DEFAULT_ANSWER_TOKENS
+    """How long all choices of its answer may get together, as far as the body says."""
 
     @property
     def request_id(self) -> str:
@@ -36,31 +44,42 @@ class _Body(msgspec.Struct):
     """All that the gateway reads of a body; the engine checks the rest."""
 
     model: Any = None
+    max_completion_tokens: Any = None
+    max_tokens: Any = None
+    n: Any = None
+    cache_salt: Any = None
+    extra_key: Any = None
 
 
-def call_of(request: web.Request, body: bytes, routes: Routes) -> Call:
-    """Choose the service; raises `BadRequest` where the body is not a JSON object or no single service is meant."""
-    model = _model_of(body)
+def call_of(request: web.Request, body: bytes, caller: Caller, auth: Auth) -> Call:
+    """Choose the service; raises `GatewayError` where the body is not a JSON object, no single service is meant, or
+    ``caller`` may not call it.
+    """
+    fields = _fields_of(body)
+    model = fields.model
     if model is None:
         named: str | AnyModel = AnyModel()
     elif isinstance(model, str):
         named = model
     else:
         raise BadRequest(400, "model: it must be a string", code="invalid_value", param="model")
-    choice = choose(routes, request.host, named)
-    if not isinstance(choice, Chosen):
-        raise refusal_of(choice, model or "")
-    return Call(request, body, choice.service, choice.model)
+    admitted = auth.admit(caller, named)
+    says_namespace = fields.cache_salt is not None or fields.extra_key is not None
+    passport = auth.passport(admitted, says_namespace=says_namespace)
+    limit = answer_limit(fields.max_completion_tokens, fields.max_tokens, fields.n)
+    return Call(
+        request, body, admitted.service, admitted.model, admitted.tenant, passport=passport, max_answer_tokens=limit
+    )
 
 
-def _model_of(body: bytes) -> Any:
-    """Return what the body names as its model; None where it names none. Raises `BadRequest` if it is no JSON object.
+def _fields_of(body: bytes) -> _Body:
+    """Return what the gateway reads of a body. Raises `BadRequest` if it is no JSON object.
 
     msgspec passes over megabytes of messages in milliseconds. It is stricter than the engine, though (half a surrogate
     pair, NaN), so what it refuses the standard library has a look at.
     """
     try:
-        return msgspec.json.decode(body, type=_Body).model
+        return msgspec.json.decode(body, type=_Body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         pass
     try:
@@ -69,4 +88,4 @@ def _model_of(body: bytes) -> Any:
         document = None
     if not isinstance(document, dict):
         raise BadRequest(400, "The body must be a JSON object.", code="invalid_body")
-    return document.get("model")
+    return _Body(**{name: document.get(name) for name in _Body.__struct_fields__})

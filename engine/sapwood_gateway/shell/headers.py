@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from multidict import CIMultiDict, CIMultiDictProxy
+
+from sapwood_contract.trust import CREDENTIAL_HEADER, TRUSTED_HEADERS
 
 REQUEST_ID = "X-Request-Id"
 _SANE_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
@@ -27,15 +29,22 @@ _OF_ONE_CONNECTION = frozenset(
     }
 )
 _CONTROL_CHARACTER = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
-_REQUEST_ONLY = frozenset({"host", "content-length", "expect", REQUEST_ID.lower()})
-"""Set anew for the engine: its own name, the length of the body as it is sent; the gateway has said 100 itself."""
+_GATEWAYS_OWN = frozenset(name.lower() for name in (CREDENTIAL_HEADER, *TRUSTED_HEADERS))
+_REQUEST_ONLY = frozenset({"host", "content-length", "expect", REQUEST_ID.lower()}) | _GATEWAYS_OWN
+"""Set anew for the engine: its own name, the length of the body as it is sent; the gateway has said 100 itself. And
+what no client may say."""
+_KEY = frozenset({"authorization"})
 EVENT_STREAM = "text/event-stream"
 
 
-def for_engine(headers: CIMultiDictProxy[str], request_id: str) -> CIMultiDict[str]:
-    """Return the headers of a client's request as the engine gets them."""
-    kept = _without(headers, _REQUEST_ONLY)
+def for_engine(headers: CIMultiDictProxy[str], request_id: str, ours: Mapping[str, str]) -> CIMultiDict[str]:
+    """Return the headers of a client's request as the engine gets them.
+
+    ``ours``: what only the gateway may say. Where it says something, the client's key is the gateway's alone.
+    """
+    kept = _without(headers, _REQUEST_ONLY | (_KEY if ours else frozenset()))
     kept[REQUEST_ID] = request_id
+    kept.update(ours)
     return kept
 
 

@@ -27,6 +27,7 @@ from yarl import URL
 from sapwood_contract.http import ADMIN_BLOCKS, KvEvents
 from sapwood_contract.keys import HASH_BYTES
 from sapwood_gateway.core.block_feed import Applied, Batch, BlockFeed, Cleared, Event, Removed, Stored
+from sapwood_gateway.shell.credentials import Shown
 from sapwood_gateway.shell.upstream import read_at_most
 
 _log = logging.getLogger(__name__)
@@ -81,12 +82,18 @@ class EventFollower:
         *,
         feed: Callable[[str], BlockFeed | None],
         gap: Callable[[EventGap], None],
+        lag: Callable[[float], None],
+        shown: Shown,
         settings: FollowSettings | None = None,
     ) -> None:
-        """``feed``: what takes a replica's batches now, None for one that has gone. ``gap``: counts."""
+        """``feed``: what takes a replica's batches now, None for one that has gone. ``gap``: counts. ``lag``: gets
+        the seconds after which a batch was taken in.
+        """
         self._session = session
         self._feed = feed
         self._gap = gap
+        self._lag = lag
+        self._shown = shown
         self._settings = settings or FollowSettings()
         self._context = zmq.asyncio.Context()
         self._tasks: dict[Publisher, asyncio.Task[None]] = {}
@@ -161,6 +168,8 @@ class EventFollower:
         begin = time.perf_counter()
         feed = self._feed(publisher.replica_id)  # asked each time: it is another one once the replica has changed
         applied = "ignored" if feed is None else feed.apply(batch)
+        if applied == "applied" and batch.told_at is not None:
+            self._lag(max(0.0, time.time() - batch.told_at))  # clocks of two machines differ
         spent = time.perf_counter() - begin
         await asyncio.sleep(spent * (1 / self._settings.share - 1))
         if applied == "gap":
@@ -172,7 +181,8 @@ class EventFollower:
         self._gap("snapshot")
         url = publisher.admin_url + ADMIN_BLOCKS
         timeout = aiohttp.ClientTimeout(total=self._settings.answer_seconds)
-        async with self._session.get(url, timeout=timeout, allow_redirects=False) as response:
+        headers = self._shown(publisher.replica_id)
+        async with self._session.get(url, headers=headers, timeout=timeout, allow_redirects=False) as response:
             if response.status != 200:
                 raise CannotFollow(f"no snapshot: status {response.status}")
             batch = _batch_of(await read_at_most(response, _SNAPSHOT_BYTES), sequence=None)
@@ -232,7 +242,7 @@ def _batch_of(data: bytes, *, sequence: int | None) -> Batch:
     number = written.sequence if sequence is None else sequence
     if number is None:
         raise CannotFollow("a snapshot without a sequence")
-    return Batch(written.epoch, number, [_event(each) for each in written.events])
+    return Batch(written.epoch, number, [_event(each) for each in written.events], written.ts)
 
 
 def _event(event: Any) -> Event:

@@ -11,6 +11,7 @@ import msgspec
 
 from sapwood_contract.http import ADMIN_LOAD, EngineLoad
 from sapwood_gateway.core.routes import Replica
+from sapwood_gateway.shell.credentials import Shown
 from sapwood_gateway.shell.upstream import read_at_most
 
 _MAX_AT_ONCE = 32
@@ -42,11 +43,13 @@ class LoadPoller:
         *,
         targets: Callable[[], Iterable[Replica]],
         heard: Callable[[Replica, Heard], None],
+        shown: Shown,
         interval_seconds: float,
     ) -> None:
         self._session = session
         self._targets = targets
         self._heard = heard
+        self._shown = shown
         self._interval_seconds = interval_seconds
 
     async def run(self) -> None:
@@ -72,7 +75,8 @@ class LoadPoller:
         timeout = aiohttp.ClientTimeout(total=_TIMEOUT_SECONDS)
         url = replica.admin_url + ADMIN_LOAD
         try:
-            async with self._session.get(url, timeout=timeout, allow_redirects=False) as response:
+            headers = self._shown(replica.id)
+            async with self._session.get(url, headers=headers, timeout=timeout, allow_redirects=False) as response:
                 return msgspec.json.decode(await read_at_most(response, _MAX_BYTES), type=EngineLoad)
         except TimeoutError:
             return Silent()

@@ -5,6 +5,7 @@ A model's name in a label is one that a service has: what clients make up makes 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from typing import Literal
@@ -24,42 +25,61 @@ from sapwood_contract.metrics import (
     GATEWAY_ATTEMPT_FAILURES,
     GATEWAY_CODES,
     GATEWAY_EVENT_GAPS,
+    GATEWAY_PREDICTIONS,
+    GATEWAY_REJECTIONS,
     GATEWAY_REPLICA_STATES,
     GATEWAY_ROUTES,
     GATEWAY_UNREAD,
 )
 from sapwood_gateway.core.balance import Fitness
 from sapwood_gateway.core.fleet import RouteReason
+from sapwood_gateway.core.recent_greatest import RecentGreatest
 from sapwood_gateway.shell.kv_events import EventGap
 from sapwood_gateway.shell.prompts import Unread
 
 AttemptFailure = Literal["connect", "broken", "timeout", "busy", "unavailable", "cut"]
+Rejection = Literal["rate", "quota", "overload", "auth"]
 Census = Mapping[Fitness, int]
+
+_LAG_SECONDS = 60.0
+"""For which the longest lag stands: a scrape a minute misses none."""
 
 
 class GatewayMetrics:
     """All series of one gateway; its methods may be called from any thread."""
 
     def __init__(
-        self, *, census: Callable[[], Census], num_running: Callable[[], int], num_blocks: Callable[[], int]
+        self,
+        *,
+        census: Callable[[], Census],
+        num_running: Callable[[], int],
+        num_queued: Callable[[], Mapping[str, int]],
+        num_blocks: Callable[[], int],
     ) -> None:
         """All asked at each scrape; ``census``: replicas by state, ``num_running``: requests on their way,
-        ``num_blocks``: blocks that replicas are known to hold.
+        ``num_queued``: requests that wait, by service, ``num_blocks``: blocks that replicas are known to hold.
         """
         disable_created_metrics()  # type: ignore[no-untyped-call]  # the library has no annotations
         self._registry = CollectorRegistry()
         self._census = census
+        self._num_queued = num_queued
         self._requests = self._counter("sapwood_gateway_requests_total")
         self._routes = self._counter("sapwood_gateway_route_total")
         self._unread = self._counter("sapwood_gateway_unread_prompts_total")
         self._predicted = self._counter("sapwood_gateway_predicted_match_tokens_total")
         self._actual = self._counter("sapwood_gateway_actual_match_tokens_total")
+        self._predictions = self._counter("sapwood_gateway_match_predictions_total")
+        self._lag = RecentGreatest(_LAG_SECONDS)
+        self._gauge("sapwood_gateway_event_lag_seconds").set_function(lambda: self._lag.at(time.monotonic()))
+        self._rejected = self._counter("sapwood_gateway_rejected_total")
+        self._store_failures = self._counter("sapwood_gateway_quota_store_failures_total")
+        self._queued = self._gauge("sapwood_gateway_queued_requests")
+        self._queue_time = self._histogram("sapwood_gateway_queue_time_seconds")
         self._gaps = self._counter("sapwood_gateway_event_gaps_total")
         self._gauge("sapwood_gateway_index_blocks").set_function(num_blocks)
         self._failures = self._counter("sapwood_gateway_attempt_failures_total")
         self._discovery_failures = self._counter("sapwood_gateway_discovery_failures_total")
-        overhead = BY_NAME["sapwood_gateway_overhead_seconds"]
-        self._overhead = Histogram(overhead.name, overhead.help, buckets=overhead.buckets, registry=self._registry)
+        self._overhead = self._histogram("sapwood_gateway_overhead_seconds")
         self._gauge("sapwood_gateway_requests_running").set_function(num_running)
         self._replicas = self._gauge("sapwood_gateway_replicas")
         info = BY_NAME["sapwood_gateway_build_info"]
@@ -68,6 +88,8 @@ class GatewayMetrics:
         for counter, values in (
             (self._routes, GATEWAY_ROUTES),
             (self._unread, GATEWAY_UNREAD),
+            (self._predictions, GATEWAY_PREDICTIONS),
+            (self._rejected, GATEWAY_REJECTIONS),
             (self._gaps, GATEWAY_EVENT_GAPS),
             (self._failures, GATEWAY_ATTEMPT_FAILURES),
         ):
@@ -87,10 +109,16 @@ class GatewayMetrics:
         """Prefix affinity was to decide, and could not."""
         self._unread.labels(reason).inc()
 
-    def matched(self, model: str, *, expected: int, actual: int) -> None:
-        """An answer says how much of its prompt was cached."""
+    def matched(self, model: str, *, expected: int, actual: int, page_tokens: int) -> None:
+        """An answer says how many tokens of its prompt were cached, of which ``page_tokens`` make a page."""
         self._predicted.labels(model).inc(expected)
         self._actual.labels(model).inc(actual)
+        is_near = abs(actual - expected) <= page_tokens
+        self._predictions.labels("within_page" if is_near else "less" if actual < expected else "more").inc()
+
+    def event_lag(self, seconds: float) -> None:
+        """Cache events of a replica are known so long after it told of them."""
+        self._lag.note(seconds, time.monotonic())
 
     def event_gap(self, reason: EventGap) -> None:
         """Cache events of a replica were missed, asked for, or cannot be followed."""
@@ -99,6 +127,18 @@ class GatewayMetrics:
     def unroutable(self) -> None:
         """A request found no replica that could take it."""
         self._routes.labels("none").inc()
+
+    def rejected(self, reason: Rejection) -> None:
+        """The gateway has refused a request itself."""
+        self._rejected.labels(reason).inc()
+
+    def quota_store_failed(self) -> None:
+        """The store in which quotas are counted did not answer."""
+        self._store_failures.inc()
+
+    def waited(self, seconds: float) -> None:
+        """A request waits no longer for a replica, whatever became of it."""
+        self._queue_time.observe(seconds)
 
     def attempt_failed(self, reason: AttemptFailure) -> None:
         """A replica did not answer, or not to the end."""
@@ -114,11 +154,18 @@ class GatewayMetrics:
             self._replicas.labels(state).set(0)
         for state, num in self._census().items():
             self._replicas.labels(state).set(num)
+        self._queued.clear()
+        for service, num in self._num_queued().items():
+            self._queued.labels(service).set(num)
         return generate_latest(self._registry)
 
     def _counter(self, name: str) -> Counter:
         series = BY_NAME[name]
         return Counter(series.name, series.help, series.labels, registry=self._registry)
+
+    def _histogram(self, name: str) -> Histogram:
+        series = BY_NAME[name]
+        return Histogram(series.name, series.help, buckets=series.buckets, registry=self._registry)
 
     def _gauge(self, name: str) -> Gauge:
         series = BY_NAME[name]

@@ -4,6 +4,8 @@
 
     GatewayError            carries status, type, code, param and when to come back
     ├── BadRequest          400, 404, 405, 408, 413, 415: the client's doing
+    ├── Unauthorized        401, 403: another key is needed, or none will do
+    ├── TooMany             429: more than a queue, or the caller's quota, has room for
     └── Unavailable         502, 503, 504: no replica could answer, or the gateway holds too much already
 
 No text of a client enters a message but the name of a model, cut to 80 characters.
@@ -18,7 +20,9 @@ from typing import Any
 from aiohttp import web
 
 from sapwood_gateway.core.balance import NoReplica
+from sapwood_gateway.core.callers import Denied
 from sapwood_gateway.core.choose import Ambiguous, ModelMissing, UnknownModel
+from sapwood_gateway.core.quotas import Exceeded, SeatsTaken
 from sapwood_gateway.core.routes import ServiceKey
 
 _MAX_QUOTED_CHARACTERS = 80
@@ -56,6 +60,20 @@ class BadRequest(GatewayError):
 
     def __init__(self, status: int, message: str, *, code: str, param: str | None = None) -> None:
         super().__init__(status, message, type_="invalid_request_error", code=code, param=param)
+
+
+class Unauthorized(GatewayError):
+    """The caller may not; no text of a key is ever repeated."""
+
+    def __init__(self, status: int, message: str, *, code: str) -> None:
+        super().__init__(status, message, type_="invalid_request_error", code=code)
+
+
+class TooMany(GatewayError):
+    """There are too many requests; the same one may succeed after ``retry_after_seconds``."""
+
+    def __init__(self, message: str, *, code: str, retry_after_seconds: int) -> None:
+        super().__init__(429, message, type_="rate_limit_error", code=code, retry_after_seconds=retry_after_seconds)
 
 
 class Unavailable(GatewayError):
@@ -114,6 +132,30 @@ def model_not_found(model: str, served: Sequence[str]) -> BadRequest:
     )
 
 
+def unauthorized(denied: Denied) -> Unauthorized:
+    """Return the error for a caller whom no service in question knows."""
+    match denied.reason:
+        case "no_key":
+            return Unauthorized(401, "Give an API key: 'Authorization: Bearer <key>'.", code="invalid_api_key")
+        case "unknown_key":
+            return Unauthorized(401, "The API key is not known here.", code="invalid_api_key")
+        case "suspended":
+            return Unauthorized(
+                403, "This API key's tenant is suspended; ask whoever runs the service.", code="tenant_suspended"
+            )
+
+
+def no_credential(service: ServiceKey) -> Unavailable:
+    """Return the 503 for a service whose engines would not know this gateway."""
+    return Unavailable(
+        503,
+        f"The service {service} asks for API keys, and this gateway has no credential for its engines: whoever runs "
+        "the gateway must start it with --secret-file.",
+        code="no_credential",
+        retry_after_seconds=_WAIT_FOR_REPLICA_SECONDS,
+    )
+
+
 def no_replica(service: ServiceKey, refused: NoReplica) -> Unavailable:
     """Return the 503 for a service whose replicas cannot take a request, saying how they are."""
     if not refused.reasons:
@@ -130,9 +172,64 @@ def no_replica(service: ServiceKey, refused: NoReplica) -> Unavailable:
     )
 
 
+def queue_full(service: ServiceKey, num_waiting: int) -> TooMany:
+    """Return the 429 for a request that finds no room to wait in."""
+    return TooMany(
+        f"{num_waiting} requests wait for the service {service} already, as many as may. "
+        f"Try again in {_WAIT_FOR_REPLICA_SECONDS} s.",
+        code="queue_full",
+        retry_after_seconds=_WAIT_FOR_REPLICA_SECONDS,
+    )
+
+
+def queue_timeout(service: ServiceKey, seconds: float) -> Unavailable:
+    """Return the 503 for a request that has waited as long as it may."""
+    return Unavailable(
+        503,
+        f"The service {service} had no replica with room for this request within {seconds:g} s. "
+        f"Try again in {_WAIT_FOR_REPLICA_SECONDS} s.",
+        code="queue_timeout",
+        retry_after_seconds=_WAIT_FOR_REPLICA_SECONDS,
+    )
+
+
+def quota_refusal(refused: Exceeded | SeatsTaken) -> TooMany:
+    """Return the 429 for a request beyond what its caller may use."""
+    if isinstance(refused, SeatsTaken):
+        return TooMany(
+            f"You have {refused.limit} requests under way, as many as you may. Try again when one has ended.",
+            code="rate_limited",
+            retry_after_seconds=1,
+        )
+    if refused.asked:
+        message = (
+            f"This request may use {refused.asked} tokens, and you {refused.limit} a {refused.period}: "
+            "shorten the prompt or lower max_tokens."
+        )
+    else:
+        message = (
+            f"You may use {refused.limit} {refused.kind} a {refused.period}, and this one goes beyond. "
+            f"Try again in {refused.retry_after_seconds} s."
+        )
+    return TooMany(
+        message,
+        code="rate_limited" if refused.period == "minute" else "quota_exceeded",
+        retry_after_seconds=refused.retry_after_seconds,
+    )
+
+
+def quotas_unknown() -> Unavailable:
+    """Return the 503 for a request that cannot be counted, where it must be."""
+    return Unavailable(
+        503, "What you have used cannot be counted now. Try again in 1 s.", code="quota_store_unavailable"
+    )
+
+
 def error_response(error: GatewayError) -> web.Response:
     """Return the answer for ``error``."""
     headers = {} if error.retry_after_seconds is None else {"Retry-After": str(error.retry_after_seconds)}
+    if error.status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
     return json_response(error.body(), status=error.status, headers=headers)
 
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from yarl import URL
 
-from sapwood_contract.routing import RoutingPolicy
+from sapwood_contract.routing import CacheSharing, RoutingPolicy
+from sapwood_gateway.core.listed_engines import QueueLimits
+from sapwood_gateway.core.quotas import WhenUnknown
 from sapwood_gateway.core.routes import ServiceKey
 
 POLICIES: Mapping[str, RoutingPolicy] = {
@@ -16,6 +19,7 @@ POLICIES: Mapping[str, RoutingPolicy] = {
     "round-robin": "RoundRobin",
     "prefix-affinity": "PrefixAffinity",
 }
+CACHE_SHARING: Mapping[str, CacheSharing] = {"none": "None", "tenant": "Tenant", "group": "Group", "public": "Public"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,9 +40,21 @@ class GatewayOptions:
     admin_port: int
     """0 takes a free one."""
     engines: tuple[EngineAddress, ...]
-    """Empty: discover them in the cluster."""
+    """Empty: discover them, in ``discovery_file`` or in the cluster."""
+    discovery_file: Path | None
+    """None: no file says where the engines are."""
+    tenants: Path | None
+    secret_file: Path | None
+    engine_credential_file: Path | None
+    cache_sharing: CacheSharing
+    """Of ``engines``; a service of the cluster has its own."""
     policy: RoutingPolicy
     """Of ``engines``; a service of the cluster has its own."""
+    queue: QueueLimits
+    """Of ``engines``, likewise."""
+    quota_store_url: str | None
+    """Where several gateways count what tenants use; None: each in itself. It may hold a password."""
+    quota_store_failure: WhenUnknown
     namespaces: tuple[str, ...]
     """Empty: all."""
     service: ServiceKey | None
@@ -60,8 +76,24 @@ def parse(argv: Sequence[str]) -> GatewayOptions:
     given = parser.parse_args(list(argv))
     if given.engine and (given.namespace or given.service):
         parser.error("--engine and --namespace or --service: engines are either listed or discovered in the cluster")
+    if given.discovery_file and (given.engine or given.namespace):
+        parser.error("--discovery-file and --engine or --namespace: the file says everything about the engines")
+    if given.engine and given.secret_file:
+        parser.error("--engine and --secret-file: listed engines have one credential, give --engine-credential-file")
+    if given.engine_credential_file and not given.engine:
+        parser.error("--engine-credential-file without --engine: credentials come from --secret-file")
+    if given.engine and given.tenants and not given.engine_credential_file:
+        parser.error(
+            "--tenants with --engine needs --engine-credential-file: engines must know who says whose a prompt is"
+        )
+    if given.cache_sharing and not (given.engine and given.tenants):
+        parser.error("--cache-sharing without --engine and --tenants: a service of the cluster has its own")
     if given.policy and not given.engine:
         parser.error("--policy without --engine: a service of the cluster says itself how it is routed")
+    if not given.engine and (given.queue_max_requests or given.queue_max_wait_seconds):
+        parser.error(
+            "--queue-max-… without --engine: a service of the cluster says itself how many requests wait for it"
+        )
     if given.max_held_bytes < given.max_body_bytes:
         parser.error("--max-held-bytes: one body of --max-body-bytes has no room in it")
     admin_port = given.admin_port
@@ -73,7 +105,15 @@ def parse(argv: Sequence[str]) -> GatewayOptions:
         admin_host=given.admin_host,
         admin_port=admin_port,
         engines=tuple(dict.fromkeys(given.engine)),
+        discovery_file=given.discovery_file,
+        tenants=given.tenants,
+        secret_file=given.secret_file,
+        engine_credential_file=given.engine_credential_file,
+        cache_sharing=CACHE_SHARING[given.cache_sharing or "tenant"],
         policy=POLICIES[given.policy or "least-load"],
+        queue=QueueLimits(given.queue_max_requests or 0, given.queue_max_wait_seconds or 30.0),
+        quota_store_url=given.quota_store,
+        quota_store_failure=given.quota_store_failure,
         namespaces=tuple(dict.fromkeys(given.namespace)),
         service=given.service,
         max_body_bytes=given.max_body_bytes,
@@ -110,10 +150,58 @@ def _parser() -> argparse.ArgumentParser:
         help="an engine, without a cluster; its admin address is by default one port further; may be repeated",
     )
     add(
+        "--discovery-file",
+        type=Path,
+        metavar="PATH",
+        help="a file with the ConfigMaps, EndpointSlices and Tenants of a cluster, instead of one; read anew on change",
+    )
+    add(
+        "--tenants",
+        type=Path,
+        metavar="PATH",
+        help="a file with Tenant documents, read again on change; with --engine every caller then needs a key of one",
+    )
+    add(
+        "--cache-sharing",
+        choices=tuple(CACHE_SHARING),
+        help="with whom tenants of listed engines share computed prefixes, by default tenant: with nobody",
+    )
+    add(
+        "--secret-file",
+        type=Path,
+        metavar="PATH",
+        help="the installation's secret, the operator's too: engines know the gateway by what is derived from it",
+    )
+    add(
+        "--engine-credential-file",
+        type=Path,
+        metavar="PATH",
+        help="by what listed engines know the gateway: the file of their --gateway-credential-file",
+    )
+    add(
         "--policy",
         choices=tuple(POLICIES),
         help="how one of these engines is chosen, by default least-load; prefix-affinity: by who has computed the "
         "prompt's beginning",
+    )
+    add(
+        "--queue-max-requests",
+        type=_whole,
+        help="how many requests wait for one of these engines while none has room; not given: none does",
+    )
+    add("--queue-max-wait-seconds", type=_seconds, help="how long one of them waits, by default 30")
+    add(
+        "--quota-store",
+        type=_quota_store,
+        default="memory",
+        metavar="memory|redis://…",
+        help="where tenants' use is counted: in this process, or in a Redis that several gateways share",
+    )
+    add(
+        "--quota-store-failure",
+        choices=("open", "closed"),
+        default="open",
+        help="requests of tenants with quotas while the store does not answer: let in uncounted, or refused",
     )
     add(
         "--namespace",
@@ -174,6 +262,20 @@ def _seconds(text: str) -> float:
     if not 0 < number < float("inf"):
         raise argparse.ArgumentTypeError(f"{text} cannot be used: take a number of seconds above 0")
     return number
+
+
+def _quota_store(text: str) -> str | None:
+    if text == "memory":
+        return None
+    try:
+        url = URL(text)
+        is_database = (url.path.removeprefix("/") or "0").isdecimal()
+        if url.scheme in ("redis", "rediss") and url.host and is_database and not url.query_string:
+            return text
+    except ValueError:
+        pass
+    # Not quoted: there may be a password in it.
+    raise argparse.ArgumentTypeError("it is neither memory nor an address such as redis://127.0.0.1:6379/0")
 
 
 def _service(text: str) -> ServiceKey:

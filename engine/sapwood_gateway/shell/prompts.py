@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import asyncio
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from functools import partial
+from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
 
 from sapwood_gateway.core.block_names import Naming, PromptSpace, prompt_of
 from sapwood_gateway.core.prefix_affinity import Prompt
+from sapwood_gateway.core.reading_turns import ServedModel
 from sapwood_gateway.core.sessions import session_key
 from sapwood_gateway.shell.call import Call
 
@@ -27,36 +29,28 @@ Unread = Literal["unnamed", "unreadable", "large", "late"]
 _MOST_BODY_BYTES = 4 * 2**20
 """A million tokens of text. Lists of ids become some ten times as large when they are read."""
 _LONG_BODY_BYTES = 2_048
-"""Above it a body is read in a thread: it would hold up every stream for a millisecond."""
+"""Above it a body is looked at in a thread: it would hold up every stream for a millisecond."""
 _MOST_AT_ONCE = 2
 PATIENCE_SECONDS = 0.25
 """How long a request waits for its prompt to be read; then it is routed by load."""
+_Found = TypeVar("_Found")
 
 
-class ReadsPrompts(Protocol):
-    """Knows the tokens of a prompt as the engines of a model's revision will see them."""
+class ReadsTexts(Protocol):
+    """Knows the tokens of a text or a chat as the engines of a model will see them."""
 
-    def read(self, model_revision: str, path: str, body: Mapping[str, Any], /) -> Sequence[int] | None:
+    async def read(self, model: ServedModel, path: str, body: bytes, tenant: str | None, /) -> Sequence[int] | Unread:
         """Return the token ids, from 0 to 2**31 - 1, of the (first) prompt in a JSON ``body`` sent to ``path``.
 
-        None where they cannot be known. Called from several threads.
+        ``tenant``: whose it is. Otherwise why they are not known.
         """
 
 
-class TokenIdPrompts:
-    """Reads prompts that are token ids already; they mean the same to every revision."""
+class NoTexts:
+    """Reads none: without a tokenizer there are prompts of token ids alone."""
 
-    def read(self, _: str, path: str, body: Mapping[str, Any]) -> Sequence[int] | None:
-        prompt = body.get("prompt") if path == "/v1/completions" else None
-        if isinstance(prompt, list) and prompt and isinstance(prompt[0], list):
-            prompt = prompt[0]
-        if not isinstance(prompt, list):
-            return None
-        try:
-            token_ids = array("i", prompt)
-        except (TypeError, OverflowError):
-            return None
-        return token_ids if token_ids and min(token_ids) >= 0 else None
+    async def read(self, _model: ServedModel, _path: str, _body: bytes, _tenant: str | None, /) -> Unread:
+        return "unreadable"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +61,20 @@ class Read:
     unread: Unread | None = None
 
 
-class Prompts:
-    """Reads prompts for one event loop, in threads of its own."""
+class _Body(msgspec.Struct):
+    """All that is looked at here; of what the engine would refuse nothing is guessed."""
 
-    def __init__(self, reader: ReadsPrompts, *, patience_seconds: float = PATIENCE_SECONDS) -> None:
-        self._reader = reader
+    prompt: msgspec.Raw = msgspec.Raw(b"")
+    prompt_cache_key: Any = None
+    extra_key: str | None = None
+    cache_salt: str | None = None
+
+
+class Prompts:
+    """Reads prompts for one event loop: of token ids itself, in threads of its own, others by a reader of texts."""
+
+    def __init__(self, texts: ReadsTexts, *, patience_seconds: float = PATIENCE_SECONDS) -> None:
+        self._texts = texts
         self._patience_seconds = patience_seconds
         self._threads = ThreadPoolExecutor(_MOST_AT_ONCE, thread_name_prefix="prompts")
 
@@ -79,8 +82,8 @@ class Prompts:
         """Let the threads end."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def of(self, call: Call, namings: Sequence[Naming]) -> Read:
-        """Return the prompt of ``call`` under those of ``namings`` that it can be read for.
+    async def of(self, call: Call, namings: Sequence[Naming], *, tenant: str | None = None) -> Read:
+        """Return the prompt of ``call`` under those of ``namings`` that it can be read for; ``tenant``: whose it is.
 
         Nothing is read for a service that is routed by load.
         """
@@ -90,35 +93,51 @@ class Prompts:
             return Read({}, "unnamed")
         if len(call.body) > _MOST_BODY_BYTES:
             return Read({}, "large")
-        session = call.request.headers.get(SESSION_HEADER)
-        if len(call.body) <= _LONG_BODY_BYTES:
-            return self._read(call.request.path, call.body, session, namings)
-        reading = asyncio.get_running_loop().run_in_executor(
-            self._threads, self._read, call.request.path, call.body, session, namings
-        )
         try:
             async with asyncio.timeout(self._patience_seconds):
-                return await reading
+                return await self._read(call, namings, tenant)
         except TimeoutError:
             return Read({}, "late")
 
-    def _read(self, path: str, body: bytes, session: str | None, namings: Sequence[Naming]) -> Read:
+    async def _read(self, call: Call, namings: Sequence[Naming], tenant: str | None) -> Read:
+        path, is_long = call.request.path, len(call.body) > _LONG_BODY_BYTES
         try:
-            document = msgspec.json.decode(body, type=dict[str, Any])
-            space = PromptSpace(*(_text(document.get(name)) for name in ("extra_key", "cache_salt")))
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, TypeError):
+            body, given_ids = await self._aside(is_long, partial(_look_at, call.body, path))
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return Read({}, "unreadable")
-        key = session_key(document.get("prompt_cache_key")) or session_key(session)
+        space = PromptSpace(body.extra_key, body.cache_salt, tenant)
+        given = (body.prompt_cache_key, call.request.headers.get(SESSION_HEADER))
+        session = next(filter(None, (session_key(each, tenant=call.tenant.id) for each in given)), None)
         read: dict[Naming, Prompt] = {}
+        unread: Unread = "unreadable"
         for naming in namings:
-            token_ids = self._reader.read(naming.model_revision, path, document)
-            if token_ids:
-                read[naming] = prompt_of(token_ids, naming, space, key)
-        return Read(read, None if read else "unreadable")
+            token_ids: Sequence[int] | Unread = given_ids
+            if not given_ids:
+                model = ServedModel(call.service.key, naming.model_revision)
+                token_ids = await self._texts.read(model, path, call.body, tenant)
+            if isinstance(token_ids, str):
+                unread = token_ids
+            else:
+                read[naming] = await self._aside(is_long, partial(prompt_of, token_ids, naming, space, session))
+        return Read(read, None if read else unread)
+
+    async def _aside(self, is_long: bool, work: Callable[[], _Found]) -> _Found:
+        """Return what ``work`` returns, done in a thread where it takes long."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work) if is_long else work()
 
 
-def _text(value: Any) -> str | None:
-    """Raises `TypeError` for what the engine would refuse."""
-    if value is not None and not isinstance(value, str):
-        raise TypeError
-    return value
+def _look_at(data: bytes, path: str) -> tuple[_Body, Sequence[int]]:
+    """Return a body, and the ids of its (first) prompt where it gives any; raises where it cannot be read."""
+    body = msgspec.json.decode(data, type=_Body)
+    is_list = path == "/v1/completions" and bytes(memoryview(body.prompt)[:1]) == b"["
+    return body, _token_ids(body.prompt) if is_list else ()
+
+
+def _token_ids(prompt: msgspec.Raw) -> Sequence[int]:
+    """Return the ids, from 0 to 2**31 - 1, of a list of ids or of the first of such lists; none where it is neither."""
+    try:
+        given: Any = msgspec.json.decode(prompt, type=list[int | list[int]])
+        ids = array("i", given[0] if given and isinstance(given[0], list) else given)
+    except (msgspec.ValidationError, TypeError, OverflowError):
+        return ()
+    return ids if ids and min(ids) >= 0 else ()

@@ -24,12 +24,15 @@ from sapwood_gateway.core.fleet import Fleet, Lease
 from sapwood_gateway.core.retry import GiveUp, RetrySettings
 from sapwood_gateway.core.routes import Replica
 from sapwood_gateway.shell import headers, openai
+from sapwood_gateway.shell.auth import Auth
 from sapwood_gateway.shell.body import Bodies, BodyLimits
 from sapwood_gateway.shell.call import REQUEST_ID_KEY, Call, call_of
+from sapwood_gateway.shell.limiter import Limiter
 from sapwood_gateway.shell.metrics import AttemptFailure, GatewayMetrics
 from sapwood_gateway.shell.prompts import Prompts
 from sapwood_gateway.shell.upstream import Answering, Failed, Refused, UpstreamEnded, next_piece, send
-from sapwood_gateway.shell.usage import TAIL_BYTES, usage_of
+from sapwood_gateway.shell.usage import Meter, usage_of
+from sapwood_gateway.shell.waiting import Waiting
 
 _log = logging.getLogger(__name__)
 
@@ -39,9 +42,6 @@ _FAILURES: dict[str, tuple[int, str, str]] = {
     "timeout": (504, "did not begin to answer in time", "upstream_timeout"),
 }
 """Why the last attempt failed -> status, words, code."""
-_EVENTS_SECONDS = 0.25
-"""After an answer's end its prompt counts as on its way for so long: the engine tells of it over another connection,
-which may be slower than this one."""
 _Reply = tuple[web.StreamResponse, str]
 """The answer, and the code that it counts as: 499 where the client has gone."""
 
@@ -66,6 +66,8 @@ class Proxy:
         fleet: Fleet,
         session: aiohttp.ClientSession,
         *,
+        auth: Auth,
+        limiter: Limiter,
         prompts: Prompts,
         metrics: GatewayMetrics,
         settings: ProxySettings,
@@ -75,12 +77,15 @@ class Proxy:
         """``draw``: a number from [0, 1), for jitter."""
         self._fleet = fleet
         self._session = session
+        self._auth = auth
+        self._limiter = limiter
         self._prompts = prompts
         self._metrics = metrics
         self._settings = settings
         self._draw = draw
         self._clock = clock
         self._bodies = Bodies(settings.body)
+        self.waiting = Waiting(fleet, metrics=metrics, clock=clock)
         self._is_cut = False
         self._limits: set[asyncio.Timeout] = set()
         """One for each request under way."""
@@ -96,10 +101,12 @@ class Proxy:
         begin = self._clock()
         model, code = "", "499"  # what is left where the handler is cancelled, because its client has gone
         try:
+            caller = self._auth.caller(request, self._fleet.routes)
             async with self._until_cut(), self._bodies.held(request) as body:
-                call = call_of(request, body, self._fleet.routes)
+                call = call_of(request, body, caller, self._auth)
                 model = call.model
-                response, code = await self._forward(call)
+                async with self._limiter.charged(call) as meter:
+                    response, code = await self._forward(call, meter)
                 return response
         except (openai.GatewayError, web.HTTPException) as error:
             code = str(error.status)
@@ -130,38 +137,39 @@ class Proxy:
         except TimeoutError:
             raise openai.gateway_stops() from None
 
-    async def _forward(self, call: Call) -> _Reply:
+    async def _forward(self, call: Call, meter: Meter) -> _Reply:
         begin = self._clock()
+        read = await self._prompts.of(
+            call, self._fleet.prefixes.namings(call.service.key), tenant=call.passport.cache_tenant
+        )
+        lease, waited_seconds = await self.waiting.begin(call, read.prompts)
+        self._metrics.sent(lease.reason, self._clock() - begin - waited_seconds)
+        if call.service.policy == "PrefixAffinity" and lease.placed is None:
+            self._metrics.not_weighed(read.unread or "unnamed")
         tried: set[str] = set()
-        last: Refused | Failed | None = None
         delay_seconds = 0.0
-        read = await self._prompts.of(call, self._fleet.prefixes.namings(call.service.key))
         for num_attempts in count(1):
-            lease = self._fleet.begin(
-                call.service.key, call.model, tried=tried, now=self._clock(), prompts=read.prompts
-            )
-            if isinstance(lease, NoReplica):
-                if last is None:
-                    self._metrics.unroutable()
-                    raise openai.no_replica(call.service.key, lease)
-                break
             tried.add(lease.replica.id)
             with self._held(lease):
                 await asyncio.sleep(delay_seconds)
-                if num_attempts == 1:
-                    self._metrics.sent(lease.reason, self._clock() - begin)
-                    if call.service.policy == "PrefixAffinity" and lease.placed is None:
-                        self._metrics.not_weighed(read.unread or "unnamed")
+                sent_at = self._clock()
                 outcome = await self._send(call, lease.replica)
                 if isinstance(outcome, Answering):
-                    return await self._relay(call, lease, outcome)
-                self._failed(call, lease.replica, outcome)
-            last = outcome
+                    if lease.placed is not None and headers.is_event_stream(outcome.response.headers):
+                        self._fleet.prefixes.began(lease.placed, self._clock() - sent_at)
+                    return await self._relay(call, lease, outcome, meter)
+                last = outcome
+                self._failed(call, lease.replica, last)
             step = retry.after(num_attempts, jitter=self._draw(), settings=self._settings.retry)
             if isinstance(step, GiveUp):
                 break
             delay_seconds = step.delay_seconds
-        assert last is not None
+            another = self._fleet.begin(
+                call.service.key, call.model, tried=tried, now=self._clock(), prompts=read.prompts
+            )
+            if isinstance(another, NoReplica):
+                break
+            lease = another
         return self._last_word(call, last)
 
     async def _send(self, call: Call, replica: Replica) -> Answering | Refused | Failed:
@@ -173,7 +181,7 @@ class Proxy:
             refusal_seconds=self._settings.refusal_timeout_seconds,
         )
 
-    async def _relay(self, call: Call, lease: Lease, answering: Answering) -> _Reply:
+    async def _relay(self, call: Call, lease: Lease, answering: Answering, meter: Meter) -> _Reply:
         replica, upstream = lease.replica, answering.response
         is_stream = headers.is_event_stream(upstream.headers)
         response = web.StreamResponse(
@@ -181,25 +189,25 @@ class Proxy:
             reason=upstream.reason,
             headers=headers.for_client(upstream.headers, is_stream=is_stream),
         )
-        tail = b""
+        meter.begins(upstream.status, is_stream=is_stream)
         try:
             self._answered(replica, upstream.status)
             await response.prepare(call.request)
             piece = answering.first
             while piece:
                 await response.write(piece)
-                tail = (tail + piece)[-TAIL_BYTES:]
+                meter.passes(piece)
                 piece = await next_piece(upstream)
-            self._note_usage(call, lease, tail)
+            self._note_usage(call, lease, meter.tail)
             await response.write_eof()
         except UpstreamEnded:
             self._fleet.failed(replica.id, now=self._clock())
             self._note_failure(call, replica, "cut")
-            await _end_early(call, response, openai.CUT_SHORT if is_stream else None, tail)
+            await _end_early(call, response, openai.CUT_SHORT if is_stream else None, meter.tail)
         except asyncio.CancelledError:
             if not self._is_cut or not response.prepared:
                 raise
-            await _end_early(call, response, openai.gateway_stops() if is_stream else None, tail)
+            await _end_early(call, response, openai.gateway_stops() if is_stream else None, meter.tail)
         except ConnectionResetError:
             return response, "499"
         finally:
@@ -221,14 +229,18 @@ class Proxy:
         try:
             yield
         finally:
-            self._fleet.end(lease, now=self._clock())
-            if lease.placed is not None:
-                asyncio.get_running_loop().call_later(_EVENTS_SECONDS, self._fleet.prefixes.computed, lease.placed)
+            self.waiting.end(lease)
 
     def _note_usage(self, call: Call, lease: Lease, tail: bytes) -> None:
         if lease.placed is not None and (usage := usage_of(tail)) is not None:
             self._fleet.prefixes.answered(lease.placed, usage.completion_tokens)
-            self._metrics.matched(call.model, expected=lease.placed.decision.matched_tokens, actual=usage.cached_tokens)
+            if usage.cached_tokens is not None:
+                self._metrics.matched(
+                    call.model,
+                    expected=lease.placed.decision.matched_tokens,
+                    actual=usage.cached_tokens,
+                    page_tokens=lease.placed.cohort.naming.block_tokens,
+                )
 
     def _answered(self, replica: Replica, status: int) -> None:
         if retry.is_failure(status):

@@ -12,8 +12,9 @@ import logging
 import random
 import socket
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from itertools import islice
 
 import aiohttp
 from aiohttp import web
@@ -23,24 +24,35 @@ from sapwood_gateway.core.balance import Report
 from sapwood_gateway.core.block_names import facts_of
 from sapwood_gateway.core.circuit import CircuitSettings
 from sapwood_gateway.core.fleet import Fleet
+from sapwood_gateway.core.prefix_routing import MOST_NAMINGS
+from sapwood_gateway.core.reading_turns import ServedModel
 from sapwood_gateway.core.retry import RetrySettings
 from sapwood_gateway.core.routes import Replica
 from sapwood_gateway.shell.app import Traffic, build_admin_app, build_app
+from sapwood_gateway.shell.auth import Auth
 from sapwood_gateway.shell.body import BodyLimits
+from sapwood_gateway.shell.credentials import Credentials, Shown
 from sapwood_gateway.shell.discovery.cluster import ClusterDiscovery
+from sapwood_gateway.shell.discovery.file import FileDiscovery
 from sapwood_gateway.shell.discovery.listed import ListedDiscovery, listed_replica
 from sapwood_gateway.shell.discovery.reflector import Api
 from sapwood_gateway.shell.ending import Ending
 from sapwood_gateway.shell.kv_events import EventFollower, Publisher
+from sapwood_gateway.shell.limiter import Limiter
 from sapwood_gateway.shell.load import Heard, LoadPoller, Unreachable
 from sapwood_gateway.shell.metrics import GatewayMetrics
 from sapwood_gateway.shell.options import GatewayOptions
 from sapwood_gateway.shell.prompts import Prompts
 from sapwood_gateway.shell.proxy import Proxy, ProxySettings
-from sapwood_gateway.shell.tokenizers import ReadsOneModel, Tokenizers
+from sapwood_gateway.shell.quota_store import LocalQuotaStore, SharedQuotaStore
+from sapwood_gateway.shell.reading_process import ReadingProcess
+from sapwood_gateway.shell.tenancy import Trust, listed_tenancy
+from sapwood_gateway.shell.tokenizers import Tokenizers
 from sapwood_gateway.shell.upstream import new_session
 
 _log = logging.getLogger(__name__)
+
+Discovery = ClusterDiscovery | FileDiscovery | ListedDiscovery
 
 _LAST_BYTES_SECONDS = 3.0
 """When the port closes, how long a client may take to read the end of its answer."""
@@ -54,15 +66,10 @@ class Ports:
     admin: socket.socket
 
 
-async def run_gateway(
-    options: GatewayOptions,
-    ports: Ports,
-    cluster: Api | None,
-    build_reader: Callable[[bytes], ReadsOneModel] | None = None,
-) -> int:
+async def run_gateway(options: GatewayOptions, ports: Ports, cluster: Api | None, trust: Trust) -> int:
     """Serve until something makes it end; return the exit code.
 
-    ``cluster``: None where engines are listed. ``build_reader``: as of `Tokenizers`.
+    ``cluster``: None where engines are listed.
     """
     ending = Ending()
     draw = random.SystemRandom()
@@ -70,23 +77,38 @@ async def run_gateway(
     metrics = GatewayMetrics(
         census=lambda: fleet.census(time.monotonic()),
         num_running=lambda: fleet.num_own,
+        num_queued=lambda: proxy.waiting.census(),
         num_blocks=lambda: fleet.prefixes.num_blocks,
     )
     traffic = Traffic()
-    async with new_session(options.connect_timeout_seconds) as session:
-        tokenizers = Tokenizers(session, build_reader)
-        prompts = Prompts(tokenizers)
+    credentials = Credentials(trust.secrets, lambda: fleet.routes)
+    auth = Auth(
+        tenants=lambda: trust.directory.tenants,
+        credential_of=credentials.of,
+        denied=lambda: metrics.rejected("auth"),
+    )
+    async with (
+        new_session(options.connect_timeout_seconds) as session,
+        contextlib.aclosing(ReadingProcess()) as reading,
+        _limiting(options, metrics, ending) as limiter,
+    ):
+        tokenizers = Tokenizers(session, reading, shown=credentials.shown_to)
+        prompts = Prompts(reading)
         proxy = Proxy(
             fleet,
             session,
+            auth=auth,
+            limiter=limiter,
             prompts=prompts,
             metrics=metrics,
             settings=_proxy_settings(options),
             draw=draw.random,
         )
-        api = build_app(fleet, proxy, traffic=traffic)
+        api = build_app(fleet, proxy, traffic=traffic, auth=auth)
         idle_seconds = options.idle_timeout_seconds
-        async with _discovering(options, fleet, session, tokenizers, metrics, cluster, ending) as discovery:
+        async with _discovering(
+            options, fleet, session, credentials.shown_to, tokenizers, metrics, cluster, trust, ending
+        ) as discovery:
             admin = build_admin_app(metrics, traffic=traffic, is_discovered=lambda: discovery.is_ready)
             async with (
                 _served(admin, ports.admin, idle_seconds=idle_seconds),
@@ -100,6 +122,22 @@ async def run_gateway(
                 await _drain(traffic, proxy, options.drain_seconds)
         prompts.close()
     return ending.exit_code
+
+
+@contextlib.asynccontextmanager
+async def _limiting(options: GatewayOptions, metrics: GatewayMetrics, ending: Ending) -> AsyncIterator[Limiter]:
+    """Hold callers to their quotas for so long; what has ended by then is settled."""
+    store = LocalQuotaStore() if options.quota_store_url is None else SharedQuotaStore(options.quota_store_url)
+    limiter = Limiter(store, when_unknown=options.quota_store_failure, metrics=metrics)
+    keeping = asyncio.create_task(limiter.run(), name="quota store")
+    ending.watch(keeping)
+    try:
+        yield limiter
+    finally:
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
+        await limiter.settled()
+        await store.close()
 
 
 def _proxy_settings(options: GatewayOptions) -> ProxySettings:
@@ -119,16 +157,30 @@ async def _discovering(
     options: GatewayOptions,
     fleet: Fleet,
     session: aiohttp.ClientSession,
+    shown: Shown,
     tokenizers: Tokenizers,
     metrics: GatewayMetrics,
     cluster: Api | None,
+    trust: Trust,
     ending: Ending,
-) -> AsyncIterator[ClusterDiscovery | ListedDiscovery]:
-    """Keep the fleet's routes and reports up to date for so long."""
-    discovery: ClusterDiscovery | ListedDiscovery
-    if cluster is None:
+) -> AsyncIterator[Discovery]:
+    """Keep the fleet's routes and reports, and the tenants, up to date for so long."""
+    discovery: Discovery
+    looking: list[asyncio.Task[None]] = []
+    if trust.file is not None:
+        looking.append(asyncio.create_task(trust.file.run(), name="file of tenants"))
+    if options.discovery_file is not None:
+        discovery = FileDiscovery(
+            fleet, options.discovery_file, gateway=options.service, take_tenants=trust.directory.take_cluster
+        )
+        looking.append(asyncio.create_task(discovery.run(), name="discovery file"))
+    elif cluster is None:
         discovery = ListedDiscovery(
-            fleet, [listed_replica(each.url, each.admin_url) for each in options.engines], policy=options.policy
+            fleet,
+            [listed_replica(each.url, each.admin_url) for each in options.engines],
+            policy=options.policy,
+            tenancy=listed_tenancy(options),
+            queue=options.queue,
         )
     else:
         discovery = ClusterDiscovery(
@@ -136,17 +188,20 @@ async def _discovering(
             cluster,
             namespaces=options.namespaces,
             gateway=options.service,
+            take_tenants=trust.directory.take_cluster,
             failed=metrics.discovery_failed,
             died=ending.died,
             draw=random.SystemRandom().random,
         )
         discovery.start()
 
-    follower = EventFollower(session, feed=fleet.prefixes.feed, gap=metrics.event_gap)
+    follower = EventFollower(
+        session, feed=fleet.prefixes.feed, gap=metrics.event_gap, lag=metrics.event_lag, shown=shown
+    )
 
     def targets() -> list[Replica]:
         follower.follow(publishers_of(fleet))
-        tokenizers.want(revisions_of(fleet))
+        tokenizers.want(models_of(fleet))
         return discovery.replicas if isinstance(discovery, ListedDiscovery) else fleet.routes.all_replicas()
 
     def heard(replica: Replica, said: Heard) -> None:
@@ -157,16 +212,20 @@ async def _discovering(
         elif isinstance(said, Unreachable):
             fleet.unreachable(replica.id)
 
-    poller = LoadPoller(session, targets=targets, heard=heard, interval_seconds=options.load_interval_seconds)
-    polling = asyncio.create_task(poller.run(), name="load poller")
-    ending.watch(polling)
+    poller = LoadPoller(
+        session, targets=targets, heard=heard, shown=shown, interval_seconds=options.load_interval_seconds
+    )
+    looking.append(asyncio.create_task(poller.run(), name="load poller"))
+    for task in looking:
+        ending.watch(task)
     try:
         yield discovery
     finally:
-        polling.cancel()
+        for task in looking:
+            task.cancel()
         if isinstance(discovery, ClusterDiscovery):
             discovery.stop()
-        await asyncio.gather(polling, return_exceptions=True)
+        await asyncio.gather(*looking, return_exceptions=True)
         await follower.close()
         await tokenizers.close()
 
@@ -181,6 +240,8 @@ def report_of(said: EngineLoad, *, num_own: int) -> Report:
         num_own=num_own,
         model=said.model,
         cache=facts_of(said),
+        max_running=load.max_running,
+        knows_gateway=said.knows_gateway,
     )
 
 
@@ -194,10 +255,19 @@ def publishers_of(fleet: Fleet) -> dict[str, Publisher]:
     }
 
 
-def revisions_of(fleet: Fleet) -> dict[str, str]:
-    """Return the models whose prompts are weighed: revision -> admin address of a replica that has it."""
-    admin_urls = _admin_urls(fleet)
-    return {facts.naming.model_revision: admin_urls[id_] for id_, facts in fleet.prefixes.known.items()}
+def models_of(fleet: Fleet) -> dict[ServedModel, Replica]:
+    """Return the models whose prompts are weighed, each with a replica of its own service."""
+    known = fleet.prefixes.known
+    models: dict[ServedModel, Replica] = {}
+    for service in fleet.routes.services:
+        revisions = {
+            known[replica.id].naming.model_revision: replica
+            for replica in fleet.routes.of(service)
+            if replica.id in known
+        }
+        # A prompt is read for so many; replicas that claim more must not fill the memory with tokenizers.
+        models |= {ServedModel(service, each): replica for each, replica in islice(revisions.items(), MOST_NAMINGS)}
+    return models
 
 
 def _admin_urls(fleet: Fleet) -> dict[str, str]:

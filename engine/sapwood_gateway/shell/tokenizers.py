@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+import time
+from collections.abc import Callable, Collection, Mapping
+from typing import Protocol
 
 import aiohttp
 
 from sapwood_contract.http import ADMIN_TOKENIZER, MAX_TOKENIZER_BYTES
-from sapwood_gateway.shell.prompts import TokenIdPrompts
+from sapwood_gateway.core.reading_turns import ServedModel
+from sapwood_gateway.core.routes import Replica
+from sapwood_gateway.shell.credentials import Shown
 from sapwood_gateway.shell.upstream import read_at_most
 
 _log = logging.getLogger(__name__)
@@ -22,54 +25,52 @@ _ANSWER_SECONDS = 30.0
 _RETRY_SECONDS = 5.0
 _MOST_AT_ONCE = 1
 """A large one takes some hundred MB for a moment."""
+_RESTS_PER_LOAD = 4.0
+"""So many times as long as one took to load no other is: whoever changes its tokenizer again and again holds up nobody
+else's prompts for more than a fifth of the time."""
 
 
-class ReadsOneModel(Protocol):
-    """`sapwood_text.prompt_reader.PromptReader` is one."""
+class KeepsTokenizers(Protocol):
+    """What reads prompts with them: `shell.reading_process.ReadingProcess`."""
 
-    @property
-    def model_revision(self) -> str:
-        """Whose prompts it reads."""
+    def has(self, model: ServedModel) -> bool: ...
 
-    def read(self, path: str, body: Any, /) -> object:
-        """Return the token ids of the prompt in ``body`` as a tuple, or something else."""
+    def rests(self, model: ServedModel) -> bool: ...
+
+    def keep(self, models: Collection[ServedModel]) -> None: ...
+
+    async def load(self, model: ServedModel, bundle: bytes) -> None:
+        """Raises whatever is wrong with ``bundle``."""
 
 
 class Tokenizers:
-    """Reads the prompts of every model that is `want`ed; for one event loop, but for `read`."""
+    """Has the tokenizer of every model that is `want`ed; for one event loop."""
 
     def __init__(
         self,
         session: aiohttp.ClientSession,
-        build: Callable[[bytes], ReadsOneModel] | None,
+        keeper: KeepsTokenizers,
         *,
+        shown: Shown,
         retry_seconds: float = _RETRY_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``build``: makes a reader of what an engine answers; None: nothing is fetched."""
         self._session = session
-        self._build = build
+        self._keeper = keeper
+        self._shown = shown
         self._retry_seconds = retry_seconds
-        self._token_ids = TokenIdPrompts()
-        self._readers: dict[str, ReadsOneModel] = {}
-        self._fetching: dict[str, asyncio.Task[None]] = {}
+        self._clock = clock
+        self._fetching: dict[ServedModel, asyncio.Task[None]] = {}
         self._seats = asyncio.Semaphore(_MOST_AT_ONCE)
 
-    def want(self, replicas: Mapping[str, str]) -> None:
-        """Have a reader for exactly these models soon: revision -> admin address of a replica that has it."""
-        if self._build is None:
-            return
-        for revision in self._readers.keys() - replicas.keys():
-            del self._readers[revision]
-        for revision, admin_url in replicas.items():
-            if revision not in self._readers and revision not in self._fetching:
-                self._fetching[revision] = asyncio.create_task(self._fetch(revision, admin_url, self._build))
-
-    def read(self, model_revision: str, path: str, body: Mapping[str, Any]) -> Sequence[int] | None:
-        reader = self._readers.get(model_revision)
-        if reader is None:
-            return self._token_ids.read(model_revision, path, body)
-        token_ids = reader.read(path, body)
-        return token_ids if isinstance(token_ids, tuple) else None
+    def want(self, models: Mapping[ServedModel, Replica]) -> None:
+        """Have exactly these soon: model -> a replica that has its tokenizer."""
+        self._keeper.keep(models)
+        for model in self._fetching.keys() - models:
+            self._fetching[model].cancel()
+        for model, replica in models.items():
+            if not self._keeper.has(model) and not self._keeper.rests(model) and model not in self._fetching:
+                self._fetching[model] = asyncio.create_task(self._fetch(model, replica))
 
     async def close(self) -> None:
         """Fetch nothing any more."""
@@ -78,23 +79,30 @@ class Tokenizers:
             each.cancel()
         await asyncio.gather(*fetching, return_exceptions=True)
 
-    async def _fetch(self, revision: str, admin_url: str, build: Callable[[bytes], ReadsOneModel]) -> None:
-        """Fetch one reader; where that fails, wait, so that `want` does not ask again at once."""
+    async def _fetch(self, model: ServedModel, replica: Replica) -> None:
+        """Fetch one; where that fails, wait, so that `want` does not ask again at once."""
         try:
             async with self._seats:
-                timeout = aiohttp.ClientTimeout(total=_ANSWER_SECONDS)
-                async with self._session.get(
-                    admin_url + ADMIN_TOKENIZER, timeout=timeout, allow_redirects=False
-                ) as response:
-                    response.raise_for_status()
-                    bundle = await read_at_most(response, MAX_TOKENIZER_BYTES)
-                reader = await asyncio.to_thread(build, bundle)
-            if reader.model_revision != revision:
-                raise ValueError(f"it is of revision {reader.model_revision}")
-            self._readers[revision] = reader
+                bundle = await self._bundle(replica)
+                begin = self._clock()
+                try:
+                    await self._keeper.load(model, bundle)
+                finally:
+                    await asyncio.sleep(_RESTS_PER_LOAD * (self._clock() - begin))
         except Exception as error:  # what answers may be anybody's program
-            extra = {"model_revision": revision, "reason": repr(error)[:200]}
+            extra = {
+                "service": str(model.service),
+                "model_revision": model.revision,
+                "reason": repr(error)[:200],
+            }
             _log.warning("no tokenizer: prompts of this model are routed by load, but for token ids", extra=extra)
             await asyncio.sleep(self._retry_seconds)
         finally:
-            del self._fetching[revision]
+            del self._fetching[model]
+
+    async def _bundle(self, replica: Replica) -> bytes:
+        timeout = aiohttp.ClientTimeout(total=_ANSWER_SECONDS)
+        url, headers = replica.admin_url + ADMIN_TOKENIZER, self._shown(replica.id)
+        async with self._session.get(url, headers=headers, timeout=timeout, allow_redirects=False) as response:
+            response.raise_for_status()
+            return await read_at_most(response, MAX_TOKENIZER_BYTES)

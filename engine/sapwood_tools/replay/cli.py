@@ -47,6 +47,7 @@ def replay(requests: Sequence[TraceRequest], options: argparse.Namespace, emit: 
                 num_replicas=num_replicas,
                 capacity_blocks=options.capacity_blocks,
                 speed=speed,
+                num_gateways=options.gateways,
                 weights=replace(DEFAULT_WEIGHTS, **dict(options.weight)),
             )
             rows.append(row(policy, tally, Bounds(num_tokens, together[num_replicas], endless)))
@@ -80,6 +81,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NAME=VALUE",
         help=f"of prefix affinity: {_WEIGHTS}",
     )
+    add("--gateways", type=_count, default=1, help="that take turns with the requests, each by itself (%(default)s)")
     add("--json", action="store_true", help="a JSON object a row, as it comes, instead of a table")
     return parser
 

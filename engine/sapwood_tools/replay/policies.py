@@ -21,14 +21,21 @@ HASHED_BLOCKS = 2
 """Of a prompt, that plain hashing looks at. One would be the same for all: a trace's prompts begin alike."""
 
 
+HOT_REPLICAS = (1, 4)
+"""On how many replicas a beginning that many prompts have is kept: what a service gets that does not say."""
+
+
 class Policy(Protocol):
-    """Decides for one request after the other, and is told what became of them."""
+    """Decides for one request after the other, and is told what became of them: one gateway's."""
 
     def place(self, request: TraceRequest, loads: Sequence[Load], /) -> Decision:
         """Return where ``request`` goes, which goes there now."""
 
-    def computed(self, request: TraceRequest, decision: Decision, events: Sequence[BlockEvent]) -> None:
-        """The prompt is computed, and ``events`` tell how the replica's cache has changed for it."""
+    def told(self, replica: str, events: Sequence[BlockEvent]) -> None:
+        """``replica`` tells how its cache has changed, whichever gateway's request changed it."""
+
+    def computed(self, request: TraceRequest, decision: Decision, seconds: float) -> None:
+        """The prompt is computed, so long after it was sent."""
 
     def answered(self, request: TraceRequest, decision: Decision) -> None:
         """Its answer has ended."""
@@ -43,17 +50,25 @@ class Affinity:
             self._policy.join(replica, capacity_blocks, publishes_events=events)
         self._feeds = {replica: BlockFeed(self._policy.index, replica) for replica in replicas if events}
         self._sequences = dict.fromkeys(replicas, 0)
+        self._alone: set[int] = set()
+        """Decisions for replicas that had nothing else to do."""
 
     def place(self, request: TraceRequest, loads: Sequence[Load]) -> Decision:
-        decision = self._policy.decide(request.prompt, loads)
+        decision = self._policy.decide(request.prompt, loads, hot_replicas=HOT_REPLICAS)
         self._policy.sent(request.prompt, decision)
+        if any(load.num_requests == 0 for load in loads if load.replica == decision.replica):
+            self._alone.add(id(decision))
         return decision
 
-    def computed(self, request: TraceRequest, decision: Decision, events: Sequence[BlockEvent]) -> None:
-        replica = decision.replica
+    def told(self, replica: str, events: Sequence[BlockEvent]) -> None:
         if replica in self._feeds:
             self._feeds[replica].apply(Batch("replay", self._sequences[replica], [_told(event) for event in events]))
             self._sequences[replica] += 1
+
+    def computed(self, request: TraceRequest, decision: Decision, seconds: float) -> None:
+        if id(decision) in self._alone:
+            self._alone.remove(id(decision))
+            self._policy.began(request.prompt, decision, seconds)
         self._policy.computed(request.prompt, decision)
 
     def answered(self, request: TraceRequest, decision: Decision) -> None:
@@ -63,7 +78,10 @@ class Affinity:
 class _Forgetful:
     """What does not learn from what became of a request."""
 
-    def computed(self, request: TraceRequest, decision: Decision, events: Sequence[BlockEvent]) -> None:
+    def told(self, replica: str, events: Sequence[BlockEvent]) -> None:
+        pass
+
+    def computed(self, request: TraceRequest, decision: Decision, seconds: float) -> None:
         pass
 
     def answered(self, request: TraceRequest, decision: Decision) -> None:

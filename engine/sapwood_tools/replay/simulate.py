@@ -1,11 +1,17 @@
-"""One trace through one policy over so many engines, in virtual time."""
+"""One trace through one policy over so many engines, in virtual time.
+
+Several gateways take turns with the requests. Each decides by what it knows itself: its own requests as they are, those
+of the others as engines last reported, and everybody's blocks as engines tell of them.
+"""
 
 from __future__ import annotations
 
 import heapq
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import cycle
 
 from sapwood_gateway.core.affinity import DEFAULT_WEIGHTS, Decision, Weights
 from sapwood_gateway.core.prefix_affinity import Load
@@ -46,25 +52,49 @@ def simulate(
     num_replicas: int,
     capacity_blocks: int,
     speed: Speed,
+    num_gateways: int = 1,
     weights: Weights = DEFAULT_WEIGHTS,
 ) -> Tally:
     """Send all ``requests`` and return what came of it. `CacheTooSmall` where one cannot fit."""
     names = [f"replica-{number}" for number in range(num_replicas)]
-    run = _Run(names, POLICIES[policy_name](names, capacity_blocks, weights), capacity_blocks, speed)
+    policies = [POLICIES[policy_name](names, capacity_blocks, weights) for _ in range(num_gateways)]
+    run = _Run(names, [_Gateway(policy) for policy in policies], capacity_blocks, speed)
     for request in requests:
         run.send(request)
     return run.tally
 
 
-class _Run:
-    """The engines, the policy, and what is still to happen."""
+class _Gateway:
+    """One gateway: its policy, and its own requests."""
 
-    def __init__(self, names: Sequence[str], policy: Policy, capacity_blocks: int, speed: Speed) -> None:
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self.num_own: Counter[str] = Counter()
+        """By replica."""
+        self._num_own_reported: Counter[str] = Counter()
+        """At the last reports."""
+
+    def reported(self) -> None:
+        """All replicas have reported."""
+        self._num_own_reported = self.num_own.copy()
+
+    def load(self, report: Load) -> Load:
+        """Return what it knows of a replica that has said ``report``."""
+        name = report.replica
+        others = report.num_requests - self._num_own_reported[name]
+        return report._replace(num_requests=self.num_own[name] + others)
+
+
+class _Run:
+    """The engines, the gateways, and what is still to happen."""
+
+    def __init__(self, names: Sequence[str], gateways: Sequence[_Gateway], capacity_blocks: int, speed: Speed) -> None:
         self._engines = {name: VirtualEngine(capacity_blocks, speed) for name in names}
         self._numbers = {name: number for number, name in enumerate(names)}
-        self._policy = policy
+        self._gateways = gateways
+        self._turns = cycle(gateways)
         self._reported_at = -1.0
-        self._reports: dict[str, int] = {}
+        self._reports: list[Load] = []
         self._pending: list[tuple[float, int, Callable[[], None]]] = []
         self._num_pushed = 0
         self.tally = Tally([0] * len(names), [0] * len(names))
@@ -72,11 +102,12 @@ class _Run:
     def send(self, request: TraceRequest) -> None:
         now = request.arrival_seconds
         self._catch_up(now)
-        loads = [Load(name, engine.num_requests, self._reports[name]) for name, engine in self._engines.items()]
-        decision = self._policy.place(request, loads)
+        gateway = next(self._turns)
+        decision = gateway.policy.place(request, [gateway.load(report) for report in self._reports])
+        gateway.num_own[decision.replica] += 1
         served = self._engines[decision.replica].serve(request, now)
-        self._push(served.first_token_at, lambda: self._policy.computed(request, decision, served.events))
-        self._push(served.done_at, lambda: self._end(request, decision))
+        self._push(served.first_token_at, lambda: self._computed(request, gateway, decision, served))
+        self._push(served.done_at, lambda: self._end(request, gateway, decision))
         self._count(request, decision, served)
 
     def _catch_up(self, now: float) -> None:
@@ -86,11 +117,22 @@ class _Run:
         reported_at = math.floor(now / REPORT_SECONDS) * REPORT_SECONDS
         if reported_at != self._reported_at:
             self._reported_at = reported_at
-            self._reports = {name: engine.waiting_tokens(reported_at) for name, engine in self._engines.items()}
+            self._reports = [
+                Load(name, engine.num_requests, engine.waiting_tokens(reported_at))
+                for name, engine in self._engines.items()
+            ]
+            for gateway in self._gateways:
+                gateway.reported()
 
-    def _end(self, request: TraceRequest, decision: Decision) -> None:
+    def _computed(self, request: TraceRequest, gateway: _Gateway, decision: Decision, served: Served) -> None:
+        for each in self._gateways:
+            each.policy.told(decision.replica, served.events)
+        gateway.policy.computed(request, decision, served.first_token_at - request.arrival_seconds)
+
+    def _end(self, request: TraceRequest, gateway: _Gateway, decision: Decision) -> None:
         self._engines[decision.replica].ended()
-        self._policy.answered(request, decision)
+        gateway.num_own[decision.replica] -= 1
+        gateway.policy.answered(request, decision)
 
     def _push(self, at: float, happen: Callable[[], None]) -> None:
         self._num_pushed += 1

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from kubernetes.client import ApiClient, ApiException
 from urllib3.exceptions import HTTPError
 
-from sapwood_operator.adapters.kinds import BY_NAME, EVENTS, SERVICES, Kind
+from sapwood_operator.adapters.kinds import BY_NAME, EVENTS, SECRETS, Kind
 from sapwood_operator.adapters.outcomes import (
     NAMESPACE_LEAVING,
     Absent,
@@ -108,15 +108,21 @@ class Cluster:
         self._on_write(kind.kind, "apply")
         return self._apply(kind.path(about["namespace"], about["name"]), desired)
 
-    def apply_status(self, service: JsonObject, status: JsonObject) -> Outcome:
+    def create_secret(self, desired: JsonObject) -> Outcome:
+        """Make a Secret; where one of the name exists it is the same, for the name tells what is inside."""
+        self._on_write(SECRETS.kind, "create")
+        answer = self._call("POST", SECRETS.collection(desired["metadata"]["namespace"]), body=desired)
+        return Done({}) if isinstance(answer, Retry) and answer.reason == "AlreadyExists" else answer
+
+    def apply_status(self, live: JsonObject, status: JsonObject) -> Outcome:
         """Make ``status`` the status of that very object (its uid), and no later one of the same name."""
-        about = service["metadata"]
-        self._on_write(SERVICES.kind, "apply")
+        kind, about = BY_NAME[live["apiVersion"], live["kind"]], live["metadata"]
+        self._on_write(kind.kind, "apply")
         return self._apply(
-            f"{SERVICES.path(about['namespace'], about['name'])}/status",
+            f"{kind.path(about['namespace'], about['name'])}/status",
             {
-                "apiVersion": SERVICES.api_version,
-                "kind": SERVICES.kind,
+                "apiVersion": kind.api_version,
+                "kind": kind.kind,
                 "metadata": {key: about[key] for key in ("namespace", "name", "uid")},
                 "status": status,
             },

@@ -36,10 +36,16 @@ class Kind:
 
 
 SERVICES = Kind("serving.sapwood.dev/v1alpha1", "InferenceService", "inferenceservices")
+TENANTS = Kind("serving.sapwood.dev/v1alpha1", "Tenant", "tenants")
 PODS = Kind("v1", "Pod", "pods")
 REPLICA_SETS = Kind("apps/v1", "ReplicaSet", "replicasets")
 EVENTS = Kind("events.k8s.io/v1", "Event", "events")
 LEASES = Kind("coordination.k8s.io/v1", "Lease", "leases")
+SECRETS = Kind("v1", "Secret", "secrets")
+"""Of children, the one kind that is made and never read."""
+
+WRITTEN_BY_USERS = (SERVICES, TENANTS)
+"""Watched whole; of the others what bears our label."""
 
 CHILDREN = (
     Kind("v1", "ServiceAccount", "serviceaccounts"),
@@ -58,7 +64,9 @@ OPTIONAL_CHILDREN = (
 """Children whose API a cluster may lack: discovered, never required."""
 
 ALWAYS_THERE = (SERVICES, PODS, REPLICA_SETS, *CHILDREN)
+DISCOVERED = (*OPTIONAL_CHILDREN, TENANTS)
+"""What is looked after where its API is there: who installs the CRD of services alone still has services."""
 BY_NAME: Mapping[tuple[str, str], Kind] = {
-    (kind.api_version, kind.kind): kind for kind in (*ALWAYS_THERE, *OPTIONAL_CHILDREN, EVENTS, LEASES)
+    (kind.api_version, kind.kind): kind for kind in (*ALWAYS_THERE, *DISCOVERED, SECRETS, EVENTS, LEASES)
 }
 """(apiVersion, kind) -> `Kind`."""

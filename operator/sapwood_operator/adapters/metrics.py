@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
 
-from sapwood_contract.metrics import BY_NAME
+from sapwood_contract.metrics import BY_NAME, RECONCILED_KINDS
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-_KIND = "InferenceService"
-"""The one kind that is reconciled today."""
 
 
 class OperatorMetrics:
@@ -18,9 +16,13 @@ class OperatorMetrics:
         # Twice the series, for a time that nobody looks at. (The library has no annotations.)
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self._registry = CollectorRegistry()
-        self._seconds = self._histogram("sapwood_operator_reconcile_seconds").labels(_KIND)
-        self._errors = self._counter("sapwood_operator_reconcile_errors_total").labels(_KIND)
-        self._depth = self._gauge("sapwood_operator_queue_depth").labels(_KIND)
+        self._seconds = self._histogram("sapwood_operator_reconcile_seconds")
+        self._errors = self._counter("sapwood_operator_reconcile_errors_total")
+        self._depth = self._gauge("sapwood_operator_queue_depth")
+        for kind in RECONCILED_KINDS:
+            self._seconds.labels(kind)
+            self._errors.labels(kind)
+            self._depth.labels(kind)
         self._writes = self._counter("sapwood_operator_api_writes_total")
         self._leader = self._gauge("sapwood_operator_leader")
         values = BY_NAME["sapwood_operator_api_writes_total"].values
@@ -28,17 +30,17 @@ class OperatorMetrics:
             for verb in values["verb"]:
                 self._writes.labels(kind, verb)
 
-    def observe_reconcile(self, seconds: float) -> None:
-        """Record how long one turn took."""
-        self._seconds.observe(seconds)
+    def observe_reconcile(self, kind: str, seconds: float) -> None:
+        """Record how long one turn took; ``kind``: one of `RECONCILED_KINDS`."""
+        self._seconds.labels(kind).observe(seconds)
 
-    def count_error(self) -> None:
+    def count_error(self, kind: str) -> None:
         """Count a turn that has to be tried again."""
-        self._errors.inc()
+        self._errors.labels(kind).inc()
 
-    def set_queue_depth(self, num_keys: int) -> None:
+    def set_queue_depth(self, kind: str, num_keys: int) -> None:
         """Say how many keys wait."""
-        self._depth.set(num_keys)
+        self._depth.labels(kind).set(num_keys)
 
     def count_write(self, kind: str, verb: str) -> None:
         """Count a write sent to the API server."""

@@ -9,12 +9,19 @@ from sapwood_contract.launch import LaunchOptions, Unusable, flag, read, to_argv
 from sapwood_operator.domain.model import BuiltinModel, ClaimModel, HubModel, ModelSource, PathModel
 from sapwood_operator.domain.spec import EngineSpec, ServiceSpec
 from sapwood_operator.errors import InvalidSpec
+from sapwood_operator.settings import OperatorSettings
 
 HTTP_PORT = 8000
 ADMIN_PORT = 8001
+KV_EVENTS_PORT = 8002
+KV_REPLAY_PORT = KV_EVENTS_PORT + 1
+"""The engine answers for missed events on the port after that of events."""
 EVERY_ADDRESS = "0.0.0.0"
 MODEL_FOLDER = "/models"
 """Where a volume with weights is mounted."""
+CREDENTIAL_FOLDER = "/etc/sapwood"
+CREDENTIAL_FILE = "gateway-credential"
+"""By which the engine knows the gateway; a file of that folder."""
 
 RENDERED_OPTIONS = (
     "host",
@@ -22,6 +29,9 @@ RENDERED_OPTIONS = (
     "admin_host",
     "admin_port",
     "api_key_file",
+    "admin_key_file",
+    "gateway_credential_file",
+    "kv_events_port",
     "model",
     "served_model_name",
     "drain_seconds",
@@ -40,12 +50,31 @@ RENDERED_OPTIONS = (
 refuses them too."""
 
 
-def args(spec: ServiceSpec) -> list[str]:
+def publishes_blocks(spec: ServiceSpec) -> bool:
+    """Whether the replicas tell the gateway which blocks they hold."""
+    return spec.routing.policy == "PrefixAffinity"
+
+
+def has_credential(spec: ServiceSpec, settings: OperatorSettings) -> bool:
+    """Whether the replicas answer only those who have the gateway's credential.
+
+    Without a secret of the installation there is no credential, and the service gets no address.
+    """
+    return spec.tenancy.authentication == "ApiKey" and bool(settings.secret)
+
+
+def ports(spec: ServiceSpec) -> dict[str, int]:
+    """Return the ports of a replica by name."""
+    blocks = {"kv-events": KV_EVENTS_PORT, "kv-replay": KV_REPLAY_PORT} if publishes_blocks(spec) else {}
+    return {"http": HTTP_PORT, "admin": ADMIN_PORT, **blocks}
+
+
+def args(spec: ServiceSpec, settings: OperatorSettings) -> list[str]:
     """Return the container's arguments; raises `InvalidSpec` for ``extraArgs`` that the engine would refuse."""
-    return ["serve", *to_argv(launch_options(spec))]
+    return ["serve", *to_argv(launch_options(spec, settings))]
 
 
-def launch_options(spec: ServiceSpec) -> LaunchOptions:
+def launch_options(spec: ServiceSpec, settings: OperatorSettings) -> LaunchOptions:
     """Return what the engine is to parse; raises `InvalidSpec` for ``extraArgs`` that it would refuse."""
     options = LaunchOptions(
         model=_model(spec.model.source),
@@ -54,6 +83,8 @@ def launch_options(spec: ServiceSpec) -> LaunchOptions:
         port=HTTP_PORT,
         admin_host=EVERY_ADDRESS,
         admin_port=ADMIN_PORT,
+        gateway_credential_file=f"{CREDENTIAL_FOLDER}/{CREDENTIAL_FILE}" if has_credential(spec, settings) else None,
+        kv_events_port=KV_EVENTS_PORT if publishes_blocks(spec) else None,
         drain_seconds=spec.rollout.drain_seconds,
         attention_backend=spec.engine.attention_backend,
         eviction_policy=spec.engine.eviction_policy,

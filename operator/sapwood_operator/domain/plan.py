@@ -28,6 +28,12 @@ from sapwood_operator.domain.workload import read_workload
 from sapwood_operator.errors import InvalidSpec
 from sapwood_operator.settings import OperatorSettings
 
+NO_SECRET = Obstacle(
+    "SecretMissing",
+    "spec.tenancy.authentication ApiKey needs a secret that operator and gateway share, and the operator has none, so "
+    "the service has no address; start both with --secret-file, as the chart does, or set authentication to None",
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Delete:
@@ -124,14 +130,17 @@ def _decide(spec: ServiceSpec, observed: Observed, settings: OperatorSettings) -
     deletes = _deletes(spec, refs, observed)
     intended = {ref_of(child) for child in applies} | {delete.ref for delete in deletes}
     address = ObjectRef(services.API_VERSION, services.KIND, spec.namespace, spec.name)
+    refusal = _refusal(taken, due, intended, observed)
+    if refusal == NO_OBSTACLE and not is_served(spec, settings):
+        refusal = NO_SECRET
     return _Writes(
         wanted=wanted,
         applies=applies,
         deletes=deletes,
         written=all(child["kind"] != deployment.KIND for child in due),
-        refusal=_refusal(taken, due, intended, observed),
+        refusal=refusal,
         missing_api=_missing_api(spec, observed),
-        url=services.url(spec, settings) if is_served(spec) and address not in map(ref_of, taken) else "",
+        url=services.url(spec, settings) if is_served(spec, settings) and address not in map(ref_of, taken) else "",
     )
 
 

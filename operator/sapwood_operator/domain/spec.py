@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 from sapwood_contract.launch import AttentionBackendName, EvictionPolicyName, SchedulerPolicy
-from sapwood_contract.routing import RoutingPolicy
 from sapwood_operator.domain import names
 from sapwood_operator.domain.exposure import Exposure, read_exposure
 from sapwood_operator.domain.fields import Fields
 from sapwood_operator.domain.model import ModelSpec, read_model
+from sapwood_operator.domain.routing import Routing, Tenancy, read_routing, read_tenancy
 from sapwood_operator.errors import InvalidSpec
 
 Device = Literal["CPU", "CUDA"]
@@ -119,9 +119,9 @@ class ServiceSpec:
     resources: Mapping[str, Any]
     placement: Placement
     replicas: FixedReplicas | ScaledReplicas
-    routing_policy: RoutingPolicy
+    routing: Routing
     exposure: Exposure
-    authentication: Literal["None", "ApiKey"]
+    tenancy: Tenancy
     rollout: Rollout
     min_available: int | str | None
     """Pods that a node's drain leaves; None: it may take one at a time."""
@@ -147,11 +147,9 @@ def read(service: Mapping[str, Any]) -> ServiceSpec:
         resources=spec.inner("resources").values,
         placement=_read_placement(spec.inner("placement")),
         replicas=_read_replicas(spec),
-        routing_policy=_read_routing_policy(spec.inner("routing")),
+        routing=read_routing(spec.inner("routing")),
         exposure=read_exposure(spec.inner("exposure")),
-        authentication=cast(
-            Literal["None", "ApiKey"], spec.inner("tenancy").choice("authentication", "None", ("None", "ApiKey"))
-        ),
+        tenancy=read_tenancy(spec.inner("tenancy")),
         rollout=_read_rollout(spec.inner("rollout")),
         min_available=_read_min_available(spec.inner("disruption")),
         pod_monitor=cast(PodMonitorChoice, observability.choice("podMonitor", "Auto", ("Auto", "Enabled", "Disabled"))),
@@ -221,12 +219,6 @@ def _read_replicas(spec: Fields) -> FixedReplicas | ScaledReplicas:
 
 _MOST_REPLICAS = 1000
 """Where ``maxReplicas`` stands in an AutoscalingPolicy and not here, only the autoscaler knows it."""
-
-
-def _read_routing_policy(routing: Fields) -> RoutingPolicy:
-    """PrefixAffinity comes with the gateway's prefix index; until then it is `Unsupported`."""
-    chosen = routing.choice("policy", "LeastLoad", ("PrefixAffinity", "LeastLoad", "RoundRobin"))
-    return "RoundRobin" if chosen == "RoundRobin" else "LeastLoad"
 
 
 def _read_rollout(rollout: Fields) -> Rollout:

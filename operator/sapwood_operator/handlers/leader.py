@@ -18,11 +18,19 @@ from sapwood_contract.routing import SERVICE_LABEL
 from sapwood_operator.adapters.access import Access
 from sapwood_operator.adapters.cluster import Cluster, Listed
 from sapwood_operator.adapters.health import Health
-from sapwood_operator.adapters.kinds import ALWAYS_THERE, OPTIONAL_CHILDREN, SERVICES, Kind
+from sapwood_operator.adapters.kinds import (
+    ALWAYS_THERE,
+    DISCOVERED,
+    SERVICES,
+    TENANTS,
+    WRITTEN_BY_USERS,
+    Kind,
+)
 from sapwood_operator.adapters.metrics import OperatorMetrics
 from sapwood_operator.adapters.outcomes import Refused, Retry
 from sapwood_operator.handlers.reconcile import Reconciler
-from sapwood_operator.handlers.store import ServiceKey, Store
+from sapwood_operator.handlers.store import Key, ServiceKey, Store, TenantsKey
+from sapwood_operator.handlers.tenants import TenantStatuses
 from sapwood_operator.handlers.watches import Gone, Relisted, Seen, Watches, WatchEvent
 from sapwood_operator.handlers.work_queue import Pace, WorkQueue
 from sapwood_operator.handlers.workers import Workers
@@ -81,7 +89,14 @@ class Leader:
             now=lambda: datetime.now(UTC),
         )
         queue: WorkQueue[ServiceKey] = WorkQueue(Pace(), random.random)
-        self._workers = Workers(queue, self._reconciler.reconcile, num_workers=work.num_workers, metrics=metrics)
+        self._workers = Workers(
+            queue, self._reconciler.reconcile, kind=SERVICES.kind, num_workers=work.num_workers, metrics=metrics
+        )
+        tenants = TenantStatuses(self._store, self._cluster, threads=self._threads, now=lambda: datetime.now(UTC))
+        tenant_queue: WorkQueue[TenantsKey] = WorkQueue(Pace(), random.random)
+        self._tenant_workers = Workers(
+            tenant_queue, tenants.reconcile, kind=TENANTS.kind, num_workers=1, metrics=metrics
+        )
         self._to_list: set[Kind] = set()
         self._asked_to_list = asyncio.Event()
 
@@ -96,6 +111,7 @@ class Leader:
             self._health.phase = "leading"
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._workers.run())
+                tasks.create_task(self._tenant_workers.run())
                 tasks.create_task(self._resync())
                 tasks.create_task(self._list_what_was_asked())
                 while True:
@@ -116,14 +132,17 @@ class Leader:
 
     async def finish(self, *, within_seconds: float) -> None:
         """Let the turns under way end; begin no call after that."""
-        await self._workers.finish(within_seconds=within_seconds)
+        await asyncio.gather(
+            self._workers.finish(within_seconds=within_seconds),
+            self._tenant_workers.finish(within_seconds=within_seconds),
+        )
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     # --- watching
 
     @property
     def _kinds(self) -> tuple[Kind, ...]:
-        optional = (kind for kind in OPTIONAL_CHILDREN if kind in self._reconciler.apis)
+        optional = (kind for kind in DISCOVERED if kind in self._reconciler.apis)
         return (*ALWAYS_THERE, *optional)
 
     def _watch(self) -> Watches:
@@ -153,9 +172,13 @@ class Leader:
                 self._to_list.add(kind)
                 self._asked_to_list.set()
 
-    def _wake(self, keys: Iterable[ServiceKey]) -> None:
+    def _wake(self, keys: Iterable[Key]) -> None:
         for key in keys:
-            self._workers.wake(key)
+            match key:
+                case ServiceKey():
+                    self._workers.wake(key)
+                case TenantsKey():
+                    self._tenant_workers.wake(key)
 
     # --- listing
 
@@ -164,6 +187,7 @@ class Leader:
         while True:
             await asyncio.sleep(self._settings.resync_seconds)
             await self._list(self._kinds)
+            self._reconciler.forget_secrets()
             self._wake(self._store.keys())
 
     async def _list_what_was_asked(self) -> None:
@@ -181,21 +205,21 @@ class Leader:
                 await self._list_kind(kind, namespace)
 
     async def _list_kind(self, kind: Kind, namespace: str) -> None:
-        selector = "" if kind is SERVICES else SERVICE_LABEL
+        selector = "" if kind in WRITTEN_BY_USERS else SERVICE_LABEL
         while True:
             answer = await asyncio.to_thread(self._cluster.list, kind, namespace, label_selector=selector)
             match answer:
                 case Listed(objects, version):
                     self._wake(self._store.replace(kind, namespace, objects, version))
                     return
-                case Refused(status=404) if kind in OPTIONAL_CHILDREN:
+                case Refused(status=404) if kind in DISCOVERED:
                     return  # its API was removed; discovery will see that too
                 case Refused() | Retry():
                     self._note_failure(f"listing {kind.plural}", answer)
                     await asyncio.sleep(_RETRY_SECONDS)
 
     async def _discover(self) -> frozenset[Kind]:
-        while not isinstance(found := await asyncio.to_thread(self._cluster.present, OPTIONAL_CHILDREN), frozenset):
+        while not isinstance(found := await asyncio.to_thread(self._cluster.present, DISCOVERED), frozenset):
             self._note_failure("discovery", found)
             await asyncio.sleep(_RETRY_SECONDS)
         return found

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from sapwood_operator.adapters.cluster import Cluster
 from sapwood_operator.adapters.events import event_object
-from sapwood_operator.adapters.kinds import BY_NAME, OPTIONAL_CHILDREN, Kind
+from sapwood_operator.adapters.kinds import BY_NAME, OPTIONAL_CHILDREN, SECRETS, Kind
 from sapwood_operator.adapters.outcomes import API_GONE, UNREACHABLE, Absent, Done, Outcome, Refused, Retry
 from sapwood_operator.domain.diff import applied_hash
 from sapwood_operator.domain.observed import ApplyProblem, ObjectRef, Observed, is_owned, ref_of
@@ -46,6 +46,8 @@ class _Memory:
     """Objects of others that have the name of one of ours."""
     answers: dict[ObjectRef, Mapping[str, Any]] = field(default_factory=dict)
     """What the API server made of the last write of each child."""
+    secrets: dict[ObjectRef, Mapping[str, Any]] = field(default_factory=dict)
+    """Secrets that were made: nobody looks at them again, see `Reconciler.forget_secrets`."""
 
 
 class Reconciler:
@@ -71,6 +73,11 @@ class Reconciler:
         self._memories: dict[ServiceKey, _Memory] = {}
         self.apis: frozenset[Kind] = frozenset()
         """Optional kinds that the cluster has: what was discovered, less what has gone since."""
+
+    def forget_secrets(self) -> None:
+        """Have every Secret made once more at its service's next turn: that one was deleted shows in no other way."""
+        for memory in self._memories.values():
+            memory.secrets.clear()
 
     async def reconcile(self, key: ServiceKey) -> Turn:
         """Bring one service closer to its desired state, and say what is left."""
@@ -105,7 +112,8 @@ class Reconciler:
         memory = self._memory(key)
         observed = Observed(
             service=service,
-            children={**memory.namesakes, **self._store.children(key)},  # ours count where both are known
+            # Ours count where both are known.
+            children={**memory.namesakes, **memory.secrets, **self._store.children(key)},
             pods=self._store.pods(key),
             replica_sets=self._store.replica_sets(key),
             apis=frozenset((kind.api_version, kind.kind) for kind in self.apis),
@@ -137,6 +145,8 @@ class Reconciler:
         show.
         """
         ref = ref_of(desired)
+        if ref.kind == SECRETS.kind:
+            return await self._make_secret(key, ref, desired)
         if ref not in self._store.children(key):
             namesake = await self._call(self._cluster.read, BY_NAME[ref.api_version, ref.kind], ref.namespace, ref.name)
             if isinstance(namesake, Retry | Refused):
@@ -151,6 +161,13 @@ class Reconciler:
             self._store.put(live)
             self._memory(key).answers[ref] = live
             _log.info("applied", extra={"service": str(key), "object": str(ref)})
+        return outcome
+
+    async def _make_secret(self, key: ServiceKey, ref: ObjectRef, desired: Mapping[str, Any]) -> Outcome:
+        """Make a child that may not be read: whether it is there already shows in the answer."""
+        outcome = await self._call(self._cluster.create_secret, desired)
+        if isinstance(outcome, Done):
+            self._memory(key).secrets[ref] = desired
         return outcome
 
     def _look_for_a_rival(self, key: ServiceKey, ref: ObjectRef) -> None:

@@ -1,4 +1,5 @@
-"""What is known of the cluster: the live objects of every service, fed by watches, lists and the answers to writes.
+"""What is known of the cluster: the live objects of every service, and the Tenants of every namespace, fed by watches,
+lists and the answers to writes.
 
 Feeders overtake each other: a watch lags behind the answer to a write, a list is older than both. An object's
 resourceVersion decides: only a newer one replaces what is known, and what was deleted stays gone for anything older.
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sapwood_contract.routing import SERVICE_LABEL
-from sapwood_operator.adapters.kinds import PODS, REPLICA_SETS, SERVICES, Kind
+from sapwood_operator.adapters.kinds import PODS, REPLICA_SETS, SERVICES, TENANTS, Kind
 from sapwood_operator.domain.observed import ObjectRef, ref_of
 
 JsonObject = Mapping[str, Any]
@@ -32,29 +33,43 @@ class ServiceKey:
         return f"{self.namespace}/{self.name}"
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class TenantsKey:
+    """All Tenants of a namespace: they are judged together."""
+
+    namespace: str
+
+    def __str__(self) -> str:
+        return self.namespace
+
+
+Key = ServiceKey | TenantsKey
+"""What has turns of its own."""
+
+
 def _is(ref: ObjectRef, kind: Kind) -> bool:
     return (ref.api_version, ref.kind) == (kind.api_version, kind.kind)
 
 
 class Store:
-    """Live objects by service. Belongs to one thread."""
+    """Live objects by whose turns look at them. Belongs to one thread."""
 
     def __init__(self) -> None:
         self._objects: dict[ObjectRef, JsonObject] = {}
-        self._key_of: dict[ObjectRef, ServiceKey] = {}
-        self._refs_of: dict[ServiceKey, set[ObjectRef]] = {}
+        self._key_of: dict[ObjectRef, Key] = {}
+        self._refs_of: dict[Key, set[ObjectRef]] = {}
         self._deleted: OrderedDict[ObjectRef, int] = OrderedDict()
 
     # --- feeding; each returns the keys whose picture has changed
 
-    def put(self, live: JsonObject) -> set[ServiceKey]:
+    def put(self, live: JsonObject) -> set[Key]:
         """Take in an object as it was at its resourceVersion."""
         ref, version = ref_of(live), _version(live)
         if version <= max(self._known_version(ref), self._deleted.get(ref, 0)):
             return set()
         return self._drop(ref) | self._insert(ref, live)
 
-    def remove(self, live: JsonObject) -> set[ServiceKey]:
+    def remove(self, live: JsonObject) -> set[Key]:
         """Take in that an object is gone, or does not match the watch's labels any more, as of its resourceVersion."""
         ref, version = ref_of(live), _version(live)
         if version < self._known_version(ref):
@@ -62,12 +77,12 @@ class Store:
         self._remember_deletion(ref, version)
         return self._drop(ref)
 
-    def replace(self, kind: Kind, namespace: str, objects: Iterable[JsonObject], version: str) -> set[ServiceKey]:
+    def replace(self, kind: Kind, namespace: str, objects: Iterable[JsonObject], version: str) -> set[Key]:
         """Take in that ``objects`` were all there were of a kind in ``namespace`` (empty: in all of them) at
         ``version``, so what the watches missed is made good.
         """
         listed = {ref_of(live): live for live in objects}
-        changed: set[ServiceKey] = set()
+        changed: set[Key] = set()
         for live in listed.values():
             changed |= self.put(live)
         known = [ref for ref in self._objects if _is(ref, kind) and namespace in ("", ref.namespace)]
@@ -79,13 +94,17 @@ class Store:
 
     # --- asking
 
-    def keys(self) -> list[ServiceKey]:
-        """Every service that exists."""
-        return [ServiceKey(ref.namespace, ref.name) for ref in self._objects if _is(ref, SERVICES)]
+    def keys(self) -> list[Key]:
+        """Every service that exists, and every namespace with Tenants."""
+        return list({self._key_of[ref] for ref in self._objects if _is(ref, SERVICES) or _is(ref, TENANTS)})
 
     def service(self, key: ServiceKey) -> JsonObject | None:
         """The InferenceService, or None: it does not exist."""
         return self._objects.get(ObjectRef(SERVICES.api_version, SERVICES.kind, key.namespace, key.name))
+
+    def tenants(self, key: TenantsKey) -> tuple[JsonObject, ...]:
+        """The Tenants of a namespace, by name."""
+        return tuple(self._objects[ref] for ref in self._refs(key))
 
     def pods(self, key: ServiceKey) -> tuple[JsonObject, ...]:
         """The service's pods, by name."""
@@ -102,14 +121,14 @@ class Store:
 
     # --- inside
 
-    def _refs(self, key: ServiceKey) -> list[ObjectRef]:
+    def _refs(self, key: Key) -> list[ObjectRef]:
         return sorted(self._refs_of.get(key, ()))
 
     def _known_version(self, ref: ObjectRef) -> int:
         known = self._objects.get(ref)
         return 0 if known is None else _version(known)
 
-    def _insert(self, ref: ObjectRef, live: JsonObject) -> set[ServiceKey]:
+    def _insert(self, ref: ObjectRef, live: JsonObject) -> set[Key]:
         key = _key(ref, live)
         if key is None:
             return set()
@@ -118,7 +137,7 @@ class Store:
         self._refs_of.setdefault(key, set()).add(ref)
         return {key}
 
-    def _drop(self, ref: ObjectRef) -> set[ServiceKey]:
+    def _drop(self, ref: ObjectRef) -> set[Key]:
         key = self._key_of.pop(ref, None)
         if key is None:
             return set()
@@ -134,7 +153,9 @@ class Store:
             self._deleted.popitem(last=False)
 
 
-def _key(ref: ObjectRef, live: JsonObject) -> ServiceKey | None:
+def _key(ref: ObjectRef, live: JsonObject) -> Key | None:
+    if _is(ref, TENANTS):
+        return TenantsKey(ref.namespace)
     if _is(ref, SERVICES):
         return ServiceKey(ref.namespace, ref.name)
     service = (live["metadata"].get("labels") or {}).get(SERVICE_LABEL)

@@ -24,7 +24,7 @@ import kopf
 
 from sapwood_contract.routing import SERVICE_LABEL
 from sapwood_operator.adapters.access import Access
-from sapwood_operator.adapters.kinds import SERVICES, Kind
+from sapwood_operator.adapters.kinds import WRITTEN_BY_USERS, Kind
 from sapwood_operator.adapters.watch_session import watch_session
 from sapwood_operator.handlers.watch_runs import WatchRuns
 
@@ -149,7 +149,7 @@ class Watches:
         settings.networking.request_timeout = self._request_timeout_seconds
         settings.process.ultimate_exiting_timeout = None
         for kind in self._kinds:
-            if kind is not SERVICES:
+            if kind not in WRITTEN_BY_USERS:
                 settings.watching.label_selectors[kind.api_version, kind.plural] = SERVICE_LABEL
         return settings
 

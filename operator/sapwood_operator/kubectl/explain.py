@@ -8,7 +8,7 @@ from datetime import datetime
 from sapwood_operator.domain.names import ENGINE_CONTAINER
 from sapwood_operator.domain.obstacles import NoObstacle, Obstacle, held_since, is_ready, pod_obstacle
 from sapwood_operator.domain.workload import REVISION_ANNOTATION
-from sapwood_operator.kubectl.picture import JsonObject, Picture
+from sapwood_operator.kubectl.picture import JsonObject, Picture, is_ready_tenant, ready_condition
 from sapwood_operator.kubectl.text import age, columns
 
 LAST_EVENTS = 10
@@ -18,7 +18,14 @@ _HEALTHY = {"Ready": "True", "Serving": "True", "ModelAvailable": "True"}
 
 def render_explain(picture: Picture, *, now: datetime) -> str:
     """Return the text; ages are counted up to ``now``."""
-    parts = [_headline(picture), _troubles(picture), _rollout(picture), _pods(picture, now), _events(picture, now)]
+    parts = [
+        _headline(picture),
+        _troubles(picture),
+        _tenants(picture),
+        _rollout(picture),
+        _pods(picture, now),
+        _events(picture, now),
+    ]
     return "\n".join("\n".join(part) + "\n" for part in parts if part)
 
 
@@ -40,6 +47,13 @@ def _troubles(picture: Picture) -> list[str]:
         if c["status"] != _HEALTHY.get(c["type"], "False") and c["reason"] != said
     ]
     return ["Conditions", *columns(rows, indent="  ")] if rows else []
+
+
+def _tenants(picture: Picture) -> list[str]:
+    """Tenants of which a key, or each, is refused."""
+    troubled = [(str(t["metadata"]["name"]), ready_condition(t)) for t in picture.tenants if not is_ready_tenant(t)]
+    rows = [(name, f"{c.get('reason', 'NotSeenYet')}: {c.get('message', '')}".rstrip(": ")) for name, c in troubled]
+    return ["Tenants", *columns(rows, indent="  ")] if rows else []
 
 
 def _rollout(picture: Picture) -> list[str]:

@@ -18,6 +18,8 @@ class Picture:
     """Children, ReplicaSets and pods."""
     events: tuple[JsonObject, ...] = ()
     """About the service itself, in any order."""
+    tenants: tuple[JsonObject, ...] = ()
+    """Of its namespace, where it asks for API keys."""
 
     @property
     def name(self) -> str:
@@ -43,10 +45,30 @@ class Picture:
         return self.service.get("status") or {}
 
     @property
+    def asks_for_keys(self) -> bool:
+        """Whether callers need an API key of a Tenant."""
+        return bool(self.section("tenancy").get("authentication") == "ApiKey")
+
+    def section(self, name: str) -> JsonObject:
+        """One section of the spec; empty where it is absent."""
+        return self.service["spec"].get(name) or {}
+
+    @property
     def behind(self) -> str:
         """What to add where the status is about an older spec, and so says nothing about this one; else empty."""
         seen, generation = self.status.get("observedGeneration", 0), self.service["metadata"].get("generation", 1)
         return "" if seen == generation else f"the operator has seen generation {seen} of {generation}"
+
+
+def ready_condition(tenant: JsonObject) -> JsonObject:
+    """Return the condition Ready of a Tenant; empty where nobody has said anything yet."""
+    conditions = (tenant.get("status") or {}).get("conditions") or ()
+    return next((c for c in conditions if c["type"] == "Ready"), {})
+
+
+def is_ready_tenant(tenant: JsonObject) -> bool:
+    """Whether a Tenant can call with each of its keys."""
+    return bool(ready_condition(tenant).get("status") == "True")
 
 
 _NOT_SEEN = "no operator has looked at this service yet; does one run, and does it watch this namespace?"

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from sapwood_contract.routing import SERVICE_LABEL
 from sapwood_operator.adapters.cluster import Cluster, Listed
-from sapwood_operator.adapters.kinds import CHILDREN, EVENTS, OPTIONAL_CHILDREN, PODS, REPLICA_SETS, SERVICES, Kind
+from sapwood_operator.adapters.kinds import (
+    CHILDREN,
+    EVENTS,
+    OPTIONAL_CHILDREN,
+    PODS,
+    REPLICA_SETS,
+    SERVICES,
+    TENANTS,
+    Kind,
+)
 from sapwood_operator.adapters.outcomes import Absent, Done, Refused, Retry
 from sapwood_operator.errors import OperatorError
 from sapwood_operator.kubectl.picture import JsonObject, Picture
@@ -25,7 +36,10 @@ def read_picture(cluster: Cluster, namespace: str, name: str) -> Picture:
         objects += _listed(cluster, kind, namespace, label_selector=f"{SERVICE_LABEL}={name}")
     about = f"regarding.name={name},regarding.uid={service['metadata']['uid']}"
     events = _listed(cluster, EVENTS, namespace, field_selector=about)
-    return Picture(service, tuple(objects), tuple(events))
+    picture = Picture(service, tuple(objects), tuple(events))
+    if not picture.asks_for_keys:
+        return picture
+    return replace(picture, tenants=tuple(_listed(cluster, TENANTS, namespace)))
 
 
 def read_service(cluster: Cluster, namespace: str, name: str) -> JsonObject:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from sapwood_operator.kubectl.picture import JsonObject, Picture
+from sapwood_operator.kubectl.picture import JsonObject, Picture, is_ready_tenant
 from sapwood_operator.kubectl.text import columns
 
 _COUNTS = (
@@ -24,8 +24,29 @@ def render_status(picture: Picture) -> str:
     conditions = picture.conditions() or [picture.condition("Ready")]
     lines += columns([(c["type"], c["status"], why) for c, why in _reasons(conditions)], indent="  ")
     counts = ", ".join(f"{status.get(field, 0)} {word}" for word, field in _COUNTS)
-    lines += ["", *columns([("replicas", counts), ("address", status.get("url", "none"))], indent="  ")]
+    about_requests = [
+        ("replicas", counts),
+        ("address", status.get("url", "none")),
+        ("routing", _routing(picture)),
+        ("callers", _callers(picture)),
+    ]
+    lines += ["", *columns(about_requests, indent="  ")]
     return "\n".join(lines) + "\n"
+
+
+def _routing(picture: Picture) -> str:
+    routing = picture.section("routing")
+    policy, queue = str(routing.get("policy", "the default policy")), routing.get("queue")
+    if queue is None:
+        return policy
+    return f"{policy}; {queue.get('maxRequests')} requests may wait {queue.get('maxWait')} for a replica"
+
+
+def _callers(picture: Picture) -> str:
+    if not picture.asks_for_keys:
+        return "whoever reaches the gateway"
+    ready = sum(is_ready_tenant(tenant) for tenant in picture.tenants)
+    return f"Tenants with an API key; seen: {ready} ready, {len(picture.tenants) - ready} not"
 
 
 def _reasons(conditions: Sequence[JsonObject]) -> Iterator[tuple[JsonObject, str]]:

@@ -12,7 +12,7 @@ from support_service import thread_engine
 from sapwood_engine.api.admin import build_admin_app
 from sapwood_engine.api.app import build_app
 
-NOTHING: dict[str, Any] = {"adapter_id": None, "extra_key": None, "tenant_salt": None}
+NOTHING: dict[str, Any] = {"adapter_id": None, "extra_key": None, "tenant_salt": None, "tenant": None}
 
 
 @pytest.mark.parametrize(
@@ -23,8 +23,8 @@ NOTHING: dict[str, Any] = {"adapter_id": None, "extra_key": None, "tenant_salt":
         ({"extra_key": "a"}, NOTHING | {"extra_key": "a"}),
         ({"extra_key": None}, NOTHING),
         (
-            {"adapter": "x", "extra_key": "a", "cache_salt": "s"},
-            {"adapter_id": "x", "extra_key": "a", "tenant_salt": "s"},
+            {"adapter": "x", "extra_key": "a", "cache_salt": "s", "tenant": "tenant:team/alpha"},
+            {"adapter_id": "x", "extra_key": "a", "tenant_salt": "s", "tenant": "tenant:team/alpha"},
         ),
     ],
 )
@@ -41,8 +41,8 @@ async def test_a_body_names_one_namespace_and_none_names_everything(
 async def test_an_unknown_field_is_refused_by_name_and_nothing_is_flushed() -> None:
     client = FakeClient()
     async with http(build_admin_app(client)) as admin:
-        error = error_of(await admin.post("/admin/flush", json={"tenant": "a"}))
-        assert error["param"] == "tenant"
+        error = error_of(await admin.post("/admin/flush", json={"tenants": "a"}))
+        assert error["param"] == "tenants"
         assert error_of(await admin.post("/admin/flush", json={"extra_key": 1}))["param"] == "extra_key"
     assert client.admin_calls == []
 

@@ -10,6 +10,7 @@ from fastapi import FastAPI
 from support_api import CHAT, MODEL, chat_body, error_of, http, served
 from support_fake_client import FakeClient
 
+from sapwood_engine.api.access import Keys, api_class
 from sapwood_engine.api.app import build_app
 from sapwood_engine.api.edge import Edge
 from sapwood_engine.errors import Overloaded
@@ -148,7 +149,8 @@ async def test_an_app_that_fails_before_it_answers_is_a_500_that_tells_nothing()
     async def failing(scope: Any, receive: Any, send: Any) -> None:
         raise RuntimeError("secret detail")
 
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(Edge(failing)), base_url="http://x") as api:
+    edge = Edge(failing, class_of=api_class, keys=Keys())
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(edge), base_url="http://x") as api:
         answer = await api.get("/")
     assert "secret detail" not in str(error_of(answer, 500))
     assert answer.headers["x-request-id"]

@@ -32,6 +32,15 @@ def test_the_load_adds_up_to_the_capacity_at_every_moment() -> None:
     assert (load.num_running, load.num_waiting, load.radix_locked_nodes) == (0, 0, 0)
 
 
+def test_the_most_that_run_at_once_are_told_as_they_are_in_truth() -> None:
+    for max_running, max_seats, told in ((8, 2, 2), (2, 8, 2)):
+        engine = Engine(
+            config=SchedulerConfig(max_running=max_running),
+            capacity=capacity_for_tests(num_pages=16, page_size=4, max_seats=max_seats),
+        )
+        assert engine.scheduler.load().max_running == told
+
+
 def test_the_waiting_tokens_are_those_that_the_cache_does_not_hold() -> None:
     engine = Engine(config=SchedulerConfig(policy="fcfs", max_running=1, chunk_tokens=8))
     engine.submit(request("cached", prompt(1, 20), max_tokens=1))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sapwood_engine.cli import API_KEY_VARIABLE, listen, read_api_keys, serve
+from sapwood_engine.cli import API_KEY_VARIABLE, listen, read_api_keys, read_keys, serve
 from sapwood_engine.config import HttpSettings
 from sapwood_engine.errors import ConfigError
 from sapwood_engine.service.exit_codes import EXIT_FAILED, EXIT_USAGE
@@ -44,6 +44,28 @@ def test_a_key_that_no_client_can_send_is_refused_by_its_line_and_never_shown(tm
         with pytest.raises(ConfigError, match=API_KEY_VARIABLE) as refusal:
             read_api_keys(None, {API_KEY_VARIABLE: key})
         assert key not in str(refusal.value)
+
+
+@pytest.mark.parametrize("option", ["--gateway-credential-file", "--admin-key-file", "--api-key-file"])
+@pytest.mark.parametrize("content", [None, b"", b" \n\n", b"sk-\xff", "schlüssel".encode()])
+def test_an_engine_whose_file_of_keys_cannot_be_used_does_not_start_and_names_the_option_and_no_key(
+    option: str, content: bytes | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "keys"
+    if content is not None:
+        path.write_bytes(content)
+    assert serve([f"{option}={path}", "--port=0", "--admin-port=0"]) == EXIT_USAGE
+    said = capsys.readouterr().err
+    assert option in said
+    assert "sk-" not in said
+    assert "schl" not in said
+
+
+def test_a_file_of_credentials_may_hold_the_old_and_the_new_one(tmp_path: Path) -> None:
+    path = tmp_path / "credential"
+    path.write_text("old\nnew\n")
+    assert read_keys("--gateway-credential-file", str(path)) == {"old", "new"}
+    assert read_keys("--gateway-credential-file", None) == frozenset()
 
 
 def test_a_port_in_use_is_refused_before_anything_starts(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,19 +10,39 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sapwood_gateway.core.affinity import Candidate, Decision, Reason, Weights, choose, placing_key
+from sapwood_gateway.core.affinity import (
+    ANY_COPIES,
+    Candidate,
+    Decision,
+    Reason,
+    Weights,
+    choose,
+    placing_key,
+)
 
 PROMPT_TOKENS = 4_000
 CACHE_TOKENS = 100_000.0
 WEIGHTS = Weights()
 
 
-def candidate(replica: str, matched: int = 0, *, requests: int = 0, waiting: int = 0, recent: float = 0.0) -> Candidate:
-    return Candidate(replica, matched, requests, waiting, recent)
+def candidate(
+    replica: str,
+    matched: int = 0,
+    *,
+    requests: int = 0,
+    waiting: int = 0,
+    recent: float = 0.0,
+    overload: float = WEIGHTS.overload_tokens,
+) -> Candidate:
+    return Candidate(replica, matched, requests, waiting, recent, overload)
 
 
 def chosen(
-    *candidates: Candidate, key: bytes = b"", session: str | None = None, weights: Weights = WEIGHTS
+    *candidates: Candidate,
+    key: bytes = b"",
+    session: str | None = None,
+    copies: tuple[int, int] = ANY_COPIES,
+    weights: Weights = WEIGHTS,
 ) -> Decision:
     return choose(
         candidates,
@@ -31,6 +51,7 @@ def chosen(
         session_replica=session,
         mean_recent_tokens=fsum(each.recent_tokens for each in candidates) / len(candidates),
         cache_tokens=CACHE_TOKENS,
+        copies=copies,
         weights=weights,
     )
 
@@ -56,11 +77,51 @@ def chosen(
         # A second holder is better than none.
         ([candidate("a"), candidate("b", 3_000, requests=30), candidate("c", 2_500)], "c", "spill"),
         ([candidate("a", recent=10.0), candidate("b")], "b", "least_load"),
+        # What is too long a line depends on how fast the replica is.
+        ([candidate("a"), candidate("b", 3_000, waiting=140_000, overload=200_000)], "b", "prefix"),
+        ([candidate("a"), candidate("b", 3_000, waiting=20_000)], "b", "prefix"),
+        ([candidate("a"), candidate("b", 3_000, waiting=20_000, overload=10_000)], "a", "spill"),
     ],
 )
 def test_a_prompt_goes_where_it_costs_least(candidates: list[Candidate], replica: str, reason: Reason) -> None:
     decision = chosen(*candidates)
     assert (decision.replica, decision.reason) == (replica, reason)
+
+
+A, B = candidate("a", recent=1_000.0), candidate("b")
+HOLDER = candidate("h", 2_000, recent=2_000.0)
+OTHER = candidate("o", 2_000, recent=2_000.0)
+BUSY, OTHER_BUSY = (each._replace(num_requests=14) for each in (HOLDER, OTHER))
+"""By 10 requests, or 2,560 tokens, beyond what is free."""
+
+
+@pytest.mark.parametrize(
+    ("candidates", "copies", "replica", "reason"),
+    [
+        # Too few have it: the one with least to do is to have it too.
+        ([A, B, HOLDER], (2, 4), "b", "spill"),
+        ([A, B, HOLDER, OTHER], (3, 4), "b", "spill"),
+        ([A, B, HOLDER, OTHER], (2, 4), "h", "prefix"),
+        ([A, B, HOLDER], (1, 4), "h", "prefix"),
+        # All have it who can.
+        ([HOLDER], (2, 4), "h", "prefix"),
+        # Enough have it: a further one is worth it only where they have far too much to do.
+        ([A, B, BUSY], (1, 2), "b", "spill"),
+        ([A, B, BUSY], (1, 1), "h", "prefix"),
+        ([A, B, BUSY, OTHER_BUSY], (1, 3), "b", "spill"),
+        ([A, B, BUSY, OTHER_BUSY], (1, 2), "h", "prefix"),
+        ([A, B, BUSY._replace(num_requests=24)], (1, 1), "b", "spill"),
+        # Nobody has any of it: there is nothing to keep.
+        ([A, B], (2, 4), "b", "least_load"),
+        ([A, B], (1, 1), "b", "least_load"),
+    ],
+)
+def test_a_beginning_is_kept_on_as_many_replicas_as_asked_for(
+    candidates: list[Candidate], copies: tuple[int, int], replica: str, reason: Reason
+) -> None:
+    decision = chosen(*candidates, copies=copies)
+    assert decision.reason == reason
+    assert {decision.replica, replica} <= {"h", "o"} or decision.replica == replica
 
 
 def test_a_decision_tells_what_it_expects_to_find() -> None:
@@ -122,6 +183,7 @@ replicas = st.integers(1, 6).flatmap(
                 num_requests=st.integers(0, 60),
                 waiting_tokens=st.integers(0, 200_000),
                 recent_tokens=st.floats(0, 200_000),
+                overload_tokens=st.floats(1_000, 200_000),
             )
             for number in range(num)
         )
@@ -140,7 +202,7 @@ def measure(each: Candidate, fleet: Sequence[Candidate], session: str | None, we
         - each.matched_tokens
         + weights.request_tokens * max(0, requests - weights.free_requests)
         + weights.waiting_weight * waiting
-        + max(0, waiting - weights.overload_tokens)
+        + max(0, waiting - each.overload_tokens)
         + weights.recent_weight * (each.recent_tokens - mean)
         + max(0.0, each.recent_tokens - mean - weights.uneven_share * CACHE_TOKENS)
         - (weights.sticky_tokens if each.replica == session else 0)

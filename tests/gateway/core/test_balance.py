@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from sapwood_gateway.core.balance import NO_REPORT, Fitness, NoReplica, Report, Standing, fitness, pick
+from sapwood_gateway.core.balance import NO_REPORT, Fitness, NoReplica, Report, Standing, able, fitness, pick, with_room
 from sapwood_gateway.core.circuit import Closed, HalfOpen, Open
 from sapwood_gateway.core.routes import Replica, Service, ServiceKey
 
@@ -107,8 +107,42 @@ def test_a_replica_answers_to_the_names_of_its_service_and_one_of_a_former_revis
     assert picked == (seen.replica if takes_it else NoReplica(("of_another_model",)))
 
 
+@pytest.mark.parametrize("says", [True, False])
+def test_a_replica_that_knows_no_gateway_takes_nothing_of_a_service_that_asks_for_keys(says: bool) -> None:
+    seen = replace(WELL, report=replace(WELL.report, knows_gateway=says))
+    locked = replace(SERVICE, authentication="ApiKey")
+    assert isinstance(able([seen], SERVICE, "base", tried=(), now=0.0), list)
+    assert able([seen], locked, "base", tried=(), now=0.0) == ([seen] if says else NoReplica(("knows_no_gateway",)))
+
+
 def test_where_none_can_take_it_each_one_has_a_reason() -> None:
     gone = replace(WELL, replica=replace(WELL.replica, is_terminating=True))
     refused = pick([gone, WELL], SERVICE, "base", tried={"a"}, now=0.0, turn=0)
     assert refused == NoReplica(("terminating", "tried"))
     assert pick([], SERVICE, "base", tried=(), now=0.0, turn=0) == NoReplica(())
+
+
+@pytest.mark.parametrize(
+    ("max_running", "requests", "is_full"),
+    [
+        (0, 9_999, False),  # it has not said how many it runs
+        (1, 2, False),
+        (1, 3, True),
+        (64, 71, False),
+        (64, 72, True),  # an eighth more than it runs, so that none of its places stays empty
+    ],
+)
+def test_a_replica_is_full_that_has_all_it_can_run_and_some_to_go_on_with(
+    max_running: int, requests: int, is_full: bool
+) -> None:
+    seen = standing("a", own=requests)
+    assert Standing(seen.replica, seen.num_own, replace(seen.report, max_running=max_running), Closed()).is_full == (
+        is_full
+    )
+
+
+def test_where_all_are_full_none_has_room() -> None:
+    seen = standing("a", own=9)
+    full = Standing(seen.replica, 9, replace(seen.report, max_running=4), Closed())
+    assert with_room([full, seen]) == [seen]
+    assert with_room([full, full]) == NoReplica(("full", "full"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -56,7 +57,7 @@ def replicas(*slices: Json) -> tuple[Replica, ...]:
 
 def test_a_ready_endpoint_is_a_replica_at_the_ports_of_the_route() -> None:
     (replica,) = replicas(endpoint_slice(endpoint("p1", IPV4, ready=True, serving=True, terminating=False)))
-    assert replica == Replica("uid-p1", "p1", f"http://{IPV4}:8000", f"http://{IPV4}:8001")
+    assert replica == Replica("team/chat/uid-p1", "p1", f"http://{IPV4}:8000", f"http://{IPV4}:8001")
 
 
 def test_a_service_without_endpoints_is_known_all_the_same() -> None:
@@ -120,6 +121,17 @@ def test_slices_of_other_services_and_namespaces_do_not_matter() -> None:
     assert replicas(endpoint_slice(endpoint("p2", "10.1.0.6"), service="code-engine"), elsewhere) == ()
 
 
+@pytest.mark.parametrize("uid", ["uid-p1", None])
+def test_who_names_the_pod_of_another_namespace_in_a_slice_has_a_replica_of_its_own(uid: str | None) -> None:
+    ours = endpoint_slice({**endpoint("p1", IPV4), "targetRef": {"uid": uid}})
+    evil = {**ours, "metadata": {**ours["metadata"], "namespace": "evil"}}
+    theirs = config_map(dataclasses.replace(ROUTE, namespace="evil"), namespace="evil")
+    routes = routes_of([config_map(), theirs], [ours, evil]).routes
+    ids = [replica.id for replica in routes.all_replicas()]
+    assert len(set(ids)) == 2
+    assert routes.of(CHAT) == replicas(ours)
+
+
 def test_a_config_map_that_cannot_be_read_is_passed_over_and_said() -> None:
     broken = {"metadata": {"namespace": "team", "name": "b"}, "data": {"service.json": "{"}}
     empty = {"metadata": {"namespace": "team", "name": "c"}}
@@ -142,3 +154,31 @@ def test_a_config_map_may_speak_of_its_own_namespace_only() -> None:
     facts = routes_of([config_map(namespace="intruder")], [])
     assert facts.routes.services == {}
     assert "is not the ConfigMap's own" in facts.problems[0]
+
+
+def own_ports(http: int, admin: int, *endpoints: Json, name: str) -> Json:
+    ports = [{"name": "http", "port": http}, {"name": "admin", "port": admin}, {"name": "other", "port": 1}]
+    return {**endpoint_slice(*endpoints, name=name), "ports": ports}
+
+
+def test_ports_of_a_slice_come_before_those_of_the_route() -> None:
+    (first, second) = replicas(
+        own_ports(9000, 9001, endpoint("p1", "127.0.0.1"), name="s1"),
+        own_ports(9100, 9101, endpoint("p2", "127.0.0.1"), name="s2"),
+    )
+    assert (first.url, first.admin_url) == ("http://127.0.0.1:9000", "http://127.0.0.1:9001")
+    assert (second.url, second.admin_url) == ("http://127.0.0.1:9100", "http://127.0.0.1:9101")
+
+
+def test_two_endpoints_without_pods_on_one_address_are_two_replicas_by_their_ports() -> None:
+    found = replicas(
+        own_ports(9000, 9001, {"addresses": ["127.0.0.1"]}, name="s1"),
+        own_ports(9100, 9101, {"addresses": ["127.0.0.1"]}, name="s2"),
+    )
+    assert [each.id for each in found] == ["team/chat/127.0.0.1:9000", "team/chat/127.0.0.1:9100"]
+
+
+@pytest.mark.parametrize("ports", [None, [], [{"port": 9000}], [{"name": "http", "port": None}]])
+def test_a_slice_that_names_no_port_has_those_of_the_route(ports: object) -> None:
+    (replica,) = replicas({**endpoint_slice(endpoint("p1", IPV4)), "ports": ports})
+    assert (replica.url, replica.admin_url) == (f"http://{IPV4}:8000", f"http://{IPV4}:8001")

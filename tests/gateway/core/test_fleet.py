@@ -167,6 +167,22 @@ def test_a_service_routed_by_prefix_sends_a_prompt_where_it_was_before() -> None
         three.end(again, now=0.0)
 
 
+def test_a_service_says_on_how_many_replicas_a_hot_beginning_is_kept() -> None:
+    for least, holders in ((1, 1), (3, 3)):
+        made = by_prefix("a", "b", "c", "d")
+        routes = made.routes
+        services = {key: replace(service, hot_prefix_replicas=(least, 4)) for key, service in routes.services.items()}
+        made.update(replace(routes, services=services))
+        for id_ in "abcd":
+            made.reported(id_, Report("ready", 0, 0, 0, cache=replace(CACHE, capacity_blocks=10_000)))
+        replicas = set()
+        for number in range(14):
+            lease = asked(made, *range(100), number)
+            made.end(lease, now=0.0)
+            replicas.add(lease.replica.id)
+        assert len(replicas) == holders
+
+
 def test_a_replica_that_cannot_take_it_does_not_get_it_for_its_prefix() -> None:
     pair = by_prefix("a", "b")
     first = asked(pair, 1, 2).replica.id
@@ -197,6 +213,46 @@ def test_blocks_are_kept_for_services_alone_that_are_routed_by_prefix() -> None:
     one.update(routes("a"))
     assert one.prefixes.num_blocks == 0
     assert one.prefixes.namings(CHAT) == ()
+
+
+def with_queue(one: Fleet) -> Fleet:
+    """``one``, whose service lets requests wait."""
+    services = {CHAT: replace(one.routes.services[CHAT], queue_max_requests=5)}
+    one.update(Routes(services, one.routes.replicas))
+    return one
+
+
+def test_a_full_replica_takes_no_request_where_requests_can_wait() -> None:
+    pair = with_queue(fleet("a", "b"))
+    for id_ in ("a", "b"):
+        pair.reported(id_, Report("ready", 0, 0, 0, max_running=1))
+    assert Counter(begin(pair).replica.id for _ in range(6)) == {"a": 3, "b": 3}
+    assert pair.begin(CHAT, "m", tried=(), now=0.0) == NoReplica(("full", "full"))
+
+
+def test_where_requests_cannot_wait_the_engine_says_itself_that_it_is_full() -> None:
+    one = fleet("a")
+    one.reported("a", Report("ready", 0, 0, 0, max_running=1))
+    assert {begin(one).replica.id for _ in range(9)} == {"a"}
+
+
+def test_a_request_that_one_replica_has_refused_goes_to_a_full_one_too() -> None:
+    pair = with_queue(fleet("a", "b"))
+    pair.reported("b", Report("ready", 9, 0, 0, max_running=1))
+    assert begin(pair, tried=("a",)).replica.id == "b"
+
+
+def test_whatever_may_let_a_request_in_is_told() -> None:
+    one = fleet("a")
+    told: list[int] = []
+    one.watch(lambda: told.append(one.num_own))
+    lease = begin(one)
+    assert told == []
+    one.end(lease, now=0.0)
+    one.reported("a", Report("ready", 0, 0, 0))
+    one.succeeded("a")
+    one.update(routes("a", "b"))
+    assert told == [0, 0, 0, 0]
 
 
 class FleetMachine(RuleBasedStateMachine):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sapwood_gateway.core.listed_engines import ListedEngine, routes_of
+from sapwood_gateway.core.listed_engines import ListedEngine, QueueLimits, routes_of
 from sapwood_gateway.core.routes import Replica, ServiceKey
 
 
@@ -32,3 +32,9 @@ def test_an_engine_that_never_said_its_model_is_in_no_service() -> None:
 def test_every_service_is_routed_by_the_policy_of_the_list() -> None:
     routes = routes_of([ListedEngine(replica("a"), "m"), ListedEngine(replica("b"), "n")], "PrefixAffinity")
     assert {service.policy for service in routes.services.values()} == {"PrefixAffinity"}
+
+
+def test_every_service_lets_as_many_requests_wait_as_the_list_says() -> None:
+    routes = routes_of([ListedEngine(replica("a"), "m")], "LeastLoad", queue=QueueLimits(7, 2.0))
+    (only,) = routes.services.values()
+    assert (only.queue_max_requests, only.queue_max_wait_seconds) == (7, 2.0)

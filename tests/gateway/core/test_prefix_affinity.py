@@ -9,8 +9,9 @@ import pytest
 
 from sapwood_contract import keys
 from sapwood_contract.keys import TOKEN_BYTES
-from sapwood_gateway.core.affinity import Decision
+from sapwood_gateway.core.affinity import Decision, Weights
 from sapwood_gateway.core.block_feed import Batch, BlockFeed, Stored
+from sapwood_gateway.core.prefill_speed import TRUSTED_SAMPLES
 from sapwood_gateway.core.prefix_affinity import Load, PrefixAffinity, Prompt
 from sapwood_gateway.core.sessions import session_key
 
@@ -167,3 +168,74 @@ def test_prompts_without_a_whole_block_are_spread() -> None:
     made = policy("a", "b", "c", "d")
     placed = Counter(send(made, Prompt(10, ()), idle("a", "b", "c", "d")).replica for _ in range(40))
     assert set(placed.values()) == {10}
+
+
+LONG = [f"long {number}" for number in range(32)]
+OVERLOAD_SECONDS = Weights().overload_seconds
+
+
+def measured(made: PrefixAffinity, replica: str, tokens_per_second: float) -> None:
+    """Let prompts that nobody else is in the way of be computed at a speed."""
+    for number in range(TRUSTED_SAMPLES):
+        asked = prompt(f"measured {number}", blocks_each=32)
+        decision = Decision(replica, "least_load", 0, 0.0)
+        made.began(asked, decision, asked.num_tokens / tokens_per_second)
+
+
+@pytest.mark.parametrize(
+    ("tokens_per_second", "waiting_seconds", "stays"),
+    [(100.0, 0.5, True), (100.0, 15.0, True), (100.0, 60.0, False), (10_000.0, 2.0, True), (10_000.0, 60.0, False)],
+)
+def test_how_long_a_line_is_too_long_is_a_time_where_the_speed_is_known(
+    tokens_per_second: float, waiting_seconds: float, stays: bool
+) -> None:
+    made = policy("a", "b")
+    holder = send(made, prompt(*LONG), idle("a", "b")).replica
+    measured(made, holder, tokens_per_second)
+    waiting = int(waiting_seconds * tokens_per_second)
+    loads = [Load(name, 0, waiting if name == holder else 0) for name in ("a", "b")]
+    assert (made.decide(prompt(*LONG), loads).replica == holder) == stays
+
+
+def test_a_speed_is_forgotten_with_its_replica() -> None:
+    made = policy("a", "b")
+    holder = send(made, prompt(*LONG), idle("a", "b")).replica
+    measured(made, holder, 10.0)
+    made.leave(holder)
+    made.join(holder, CAPACITY_BLOCKS, publishes_events=False)
+    made.index.store(holder, prompt(*LONG).chain)
+    loads = [Load(name, 0, 10_000 if name == holder else 0) for name in ("a", "b")]
+    assert made.decide(prompt(*LONG), loads).replica == holder
+
+
+def holders_after(num_prompts: int, hot_replicas: tuple[int, int], *, num_busy: int = 0) -> int:
+    """Return how many of 8 replicas hold a beginning that so many prompts share, as each is busy with ``num_busy``."""
+    names = [f"replica-{number}" for number in range(8)]
+    made = policy(*names)
+    shared = prompt(*LONG).chain
+    for number in range(num_prompts):
+        held = made.index.matched(shared)
+        loads = [Load(name, num_busy if held.get(name) == len(shared) else 0, 0) for name in names]
+        asked = prompt(*LONG, f"question {number}")
+        made.sent(asked, made.decide(asked, loads, hot_replicas=hot_replicas))
+    return sum(num == len(shared) for num in made.index.matched(shared).values())
+
+
+@pytest.mark.parametrize(
+    ("num_prompts", "hot_replicas", "num_busy", "holders"),
+    [
+        # Few prompts make no beginning hot.
+        (4, (3, 4), 0, 1),
+        (60, (1, 4), 0, 1),
+        (60, (3, 4), 0, 3),
+        # Those that have it are busy: more get it, up to the bound.
+        (60, (1, 4), 7, 4),
+        (60, (1, 8), 7, 8),
+        # And beyond it where they are far too busy.
+        (60, (1, 4), 30, 8),
+    ],
+)
+def test_a_hot_beginning_is_held_by_as_many_replicas_as_the_service_wants(
+    num_prompts: int, hot_replicas: tuple[int, int], num_busy: int, holders: int
+) -> None:
+    assert holders_after(num_prompts, hot_replicas, num_busy=num_busy) == holders

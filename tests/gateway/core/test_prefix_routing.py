@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from sapwood_contract.http import KvEvents
 from sapwood_gateway.core.block_feed import Batch, Stored
 from sapwood_gateway.core.block_names import CacheFacts, Naming, PromptSpace, prompt_of
+from sapwood_gateway.core.prefill_speed import TRUSTED_SAMPLES
 from sapwood_gateway.core.prefix_affinity import Load, Prompt
 from sapwood_gateway.core.prefix_routing import MOST_BLOCKS_OF_REPLICA, Placed, PrefixRouting
 from sapwood_gateway.core.routes import ServiceKey
@@ -104,6 +105,40 @@ def test_a_prompt_counts_as_held_until_it_is_computed() -> None:
     assert placed(made, prompts(OLD), "a").decision.matched_tokens == len(TEXT) - 1
     for each in (under_way, under_way):
         made.computed(each)
+    assert made.check_invariants() == []
+
+
+LONG = list(range(1_000, 2_000))
+LARGE = replace(GUESSED, capacity_blocks=10_000)
+
+
+def moves_from_a_short_line(made: PrefixRouting, *, num_requests: int) -> bool:
+    """Let a replica with so many other requests compute a thousand tokens in 100 seconds, often; then tell whether a
+    line of 20,000 tokens, which is none to an engine that nobody has measured, moves a prompt away that it holds.
+    """
+    holder = placed(made, prompts(OLD, tokens=LONG), "a", "b").decision.replica
+    for number in range(TRUSTED_SAMPLES):
+        asked = prompts(OLD, tokens=[number] * 1_000)
+        found = made.place(CHAT, asked, [Load(holder, num_requests, 0)], holder)
+        assert found is not None
+        made.began(found, 100.0)
+        made.computed(found)
+    again = made.place(CHAT, prompts(OLD, tokens=LONG), [*idle("ab".replace(holder, "")), Load(holder, 0, 20_000)], "a")
+    assert again is not None
+    return again.decision.replica != holder
+
+
+def test_how_fast_a_replica_is_is_learned_from_what_it_had_to_itself() -> None:
+    assert moves_from_a_short_line(routing(LARGE, "a", "b"), num_requests=0)
+    assert not moves_from_a_short_line(routing(LARGE, "a", "b"), num_requests=1)
+
+
+def test_an_answer_that_begins_after_its_replica_has_gone_says_nothing() -> None:
+    made = routing(GUESSED, "a", "b")
+    late = placed(made, prompts(OLD), "a")
+    made.update({"b": (CHAT, GUESSED)})
+    made.began(late, 1.0)
+    made.computed(late)
     assert made.check_invariants() == []
 
 

@@ -22,7 +22,11 @@ from sapwood_gateway.core.sessions import MOST_CHARACTERS, Sessions, session_key
     ],
 )
 def test_only_a_text_that_is_not_blank_names_a_session(given: object, key: str | None) -> None:  # H15
-    assert session_key(given) == key
+    assert session_key(given, tenant="ns/acme") == (key and f"ns/acme {key}")
+
+
+def test_a_session_is_its_tenants_alone() -> None:
+    assert session_key("user-7", tenant="ns/a") != session_key("user-7", tenant="ns/b")
 
 
 def test_the_sessions_used_last_are_remembered() -> None:

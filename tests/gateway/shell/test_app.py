@@ -12,6 +12,7 @@ from support_gateway import CHAT, MODEL, Gateway, behind, echo, gateway, routes,
 from sapwood_contract.metrics import GATEWAY_ROUTES, SERIES
 from sapwood_gateway.core.routes import Routes, Service, ServiceKey
 from sapwood_gateway.shell.app import Traffic, build_admin_app, build_app
+from sapwood_gateway.shell.auth import Auth
 
 CODE = ServiceKey("lab", "code")
 ROUTES = Routes({CHAT: Service(CHAT, (MODEL, "sql")), CODE: Service(CODE, ("coder",))}, {})
@@ -81,7 +82,7 @@ async def test_everything_else_of_an_engine_is_out_of_reach(method: str, path: s
 
 
 async def test_the_public_port_has_these_routes_and_no_other(running: Gateway) -> None:
-    app = build_app(running.fleet, running.proxy, traffic=Traffic())
+    app = build_app(running.fleet, running.proxy, traffic=Traffic(), auth=Auth())
     found = {(route.method, route.resource.canonical) for route in app.router.routes() if route.resource is not None}
     assert found == {
         ("POST", "/v1/chat/completions"),

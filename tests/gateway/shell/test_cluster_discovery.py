@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from kubernetes import client
@@ -14,7 +16,7 @@ from sapwood_contract.routing import ServiceRoute, to_json
 from sapwood_gateway.core.circuit import CircuitSettings
 from sapwood_gateway.core.fleet import Fleet
 from sapwood_gateway.core.routes import Routes, ServiceKey
-from sapwood_gateway.shell.discovery.cluster import ClusterDiscovery
+from sapwood_gateway.shell.discovery.cluster import ClusterDiscovery, TakeTenants
 from sapwood_gateway.shell.discovery.cluster_api import ClusterApi
 
 CHAT = ServiceKey("team", "chat")
@@ -67,7 +69,7 @@ def endpoint_slice(*pods: str, namespace: str = "team", ready: bool = True, term
 
 @asynccontextmanager
 async def discovering(
-    api: FakeClusterApi, namespaces: Sequence[str] = ()
+    api: FakeClusterApi, namespaces: Sequence[str] = (), *, take_tenants: TakeTenants = lambda _: None
 ) -> AsyncIterator[tuple[WatchedFleet, ClusterDiscovery, list[None]]]:
     fleet = WatchedFleet()
     failures: list[None] = []
@@ -76,6 +78,7 @@ async def discovering(
             fleet,
             ClusterApi(api_client),
             namespaces=namespaces,
+            take_tenants=take_tenants,
             failed=lambda: failures.append(None),
             died=lambda name, error: pytest.fail(f"{name}: {error!r}"),
             draw=lambda: 0.01,
@@ -94,6 +97,10 @@ async def api() -> AsyncIterator[FakeClusterApi]:
         await fake.put("configmaps", config_map())
         await fake.put("endpointslices", endpoint_slice("p1"))
         yield fake
+
+
+def tenant(name: str, namespace: str = "team") -> Json:
+    return {"metadata": {"namespace": namespace, "name": name}, "spec": {}}
 
 
 def names(routes: Routes) -> list[str]:
@@ -188,3 +195,58 @@ async def test_one_config_map_that_cannot_be_read_does_not_keep_the_others_from_
         await api.put("configmaps", deep)
         await api.put("endpointslices", endpoint_slice("p1", "p2"))
         await fleet.until(lambda routes: names(routes) == ["p1", "p2"])
+
+
+@dataclass
+class Tenants:
+    """The names of the tenants that were told last; they can be waited for."""
+
+    names: list[str] = field(default_factory=list)
+    told: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def take(self, documents: Sequence[Mapping[str, Any]]) -> None:
+        self.names = [each["metadata"]["name"] for each in documents]
+        self.told.set()
+
+    async def until(self, names: list[str]) -> None:
+        async with asyncio.timeout(20):
+            while self.names != names:
+                self.told.clear()
+                await self.told.wait()
+
+
+async def test_tenants_of_the_namespaces_that_are_looked_at_are_told_whenever_they_change(api: FakeClusterApi) -> None:
+    api.missing_kinds.clear()
+    await api.put("tenants", tenant("alpha"))
+    await api.put("tenants", tenant("far", namespace="other"))
+    told = Tenants()
+    async with discovering(api, ["team"], take_tenants=told.take) as (_, _discovery, failures):
+        await told.until(["alpha"])
+        await api.put("tenants", tenant("beta"))
+        await told.until(["alpha", "beta"])
+        await api.delete("tenants", tenant("alpha"))
+        await told.until(["beta"])
+        assert failures == []
+
+
+async def test_a_cluster_without_the_kind_of_tenants_has_none_and_is_as_ready_as_another(api: FakeClusterApi) -> None:
+    told = Tenants(["to be replaced"])
+    async with discovering(api, take_tenants=told.take) as (fleet, discovery, failures):
+        await fleet.until(lambda routes: names(routes) == ["p1"])
+        await told.until([])
+        assert discovery.is_ready
+        assert failures == []
+
+
+async def test_a_gateway_that_may_not_list_tenants_is_not_ready_until_it_may(api: FakeClusterApi) -> None:
+    api.forbidden_kinds.add("tenants")
+    told = Tenants(["to be replaced"])
+    async with discovering(api, take_tenants=told.take) as (fleet, discovery, failures):
+        async with asyncio.timeout(20):
+            await api.forbade.wait()
+        assert not discovery.is_ready
+        api.forbidden_kinds.clear()
+        await told.until([])
+        await fleet.until(lambda routes: names(routes) == ["p1"])
+        assert discovery.is_ready
+        assert failures

@@ -13,6 +13,7 @@ from sapwood_gateway.shell.discovery.cluster_api import Listing, Source
 from sapwood_gateway.shell.ending import Ending
 from sapwood_gateway.shell.options import parse
 from sapwood_gateway.shell.serve import Ports, run_gateway
+from sapwood_gateway.shell.tenancy import Trust
 
 
 class BrokenApi:
@@ -59,4 +60,4 @@ async def test_a_watched_task_that_is_cancelled_ends_nothing() -> None:
 async def test_a_gateway_that_follows_the_cluster_no_more_ends_with_1() -> None:
     ports = Ports(api=socket.create_server(("127.0.0.1", 0)), admin=socket.create_server(("127.0.0.1", 0)))
     async with asyncio.timeout(60):
-        assert await run_gateway(parse([]), ports, BrokenApi()) == 1
+        assert await run_gateway(parse([]), ports, BrokenApi(), Trust()) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -68,7 +69,9 @@ class Engine:
         events = self.cache.block_snapshot()
         return {block for event in events if isinstance(event, BlocksStored) for block in event.hashes}
 
-    async def show_blocks(self, _: web.Request) -> web.Response:
+    async def show_blocks(self, request: web.Request) -> web.Response:
+        if request.headers.get("X-Who") != f"gateway of {ID}":
+            return web.Response(status=401)
         return web.Response(body=self.publisher.snapshot(self.cache.block_snapshot()), status=self.snapshot_status)
 
 
@@ -81,6 +84,7 @@ class Following:
     index: PrefixIndex = field(default_factory=PrefixIndex)
     feeds: dict[str, BlockFeed] = field(default_factory=dict)
     gaps: Counter[str] = field(default_factory=Counter)
+    lags: list[float] = field(default_factory=list)
     moved: asyncio.Event = field(default_factory=asyncio.Event)
     """Set whenever the follower has done something."""
 
@@ -137,7 +141,14 @@ async def following(
     async with new_session(1.0) as session:
         settings = FollowSettings(quiet_seconds=quiet_seconds, retry_seconds=0.01, answer_seconds=answer_seconds)
         made = Following(first)
-        made.follower = EventFollower(session, feed=made.feed, gap=made.gap, settings=settings)
+        made.follower = EventFollower(
+            session,
+            feed=made.feed,
+            gap=made.gap,
+            lag=made.lags.append,
+            shown=lambda id_: {"X-Who": f"gateway of {id_}"},
+            settings=settings,
+        )
         made.follow(first, **address)
         try:
             yield made
@@ -256,6 +267,24 @@ async def test_what_no_engine_would_publish_is_not_taken_in(frames: list[bytes])
 
             await followed.until(is_broken)
             assert followed.index.num_blocks(ID) == 0
+    context.destroy(linger=0)
+
+
+@pytest.mark.parametrize(("ago", "lag"), [(100.0, 100.0), (-1_000.0, 0.0)], ids=["late", "a clock ahead"])
+async def test_how_long_ago_a_batch_was_told_is_noted(ago: float, lag: float) -> None:
+    context = zmq.Context()
+    with context.socket(zmq.PUB) as late:
+        port = late.bind_to_random_port("tcp://127.0.0.1")
+        async with engine() as a, following(a, port=port) as followed:
+
+            def is_noted() -> bool:
+                batch = msgspec.msgpack.encode([time.time() - ago, [], 0, "e"])
+                late.send_multipart([b"kv", bytes(8), batch])
+                return bool(followed.lags)
+
+            await followed.until(is_noted)
+            assert followed.lags[0] >= lag
+            assert (followed.lags[0] == 0.0) == (lag == 0.0)
     context.destroy(linger=0)
 
 

@@ -15,6 +15,7 @@ from sapwood_contract.http import EngineLoad, LoadSnapshot
 from sapwood_gateway.core.circuit import CircuitSettings
 from sapwood_gateway.core.fleet import Fleet
 from sapwood_gateway.core.routes import Replica, ServiceKey
+from sapwood_gateway.shell.credentials import Shown
 from sapwood_gateway.shell.discovery.listed import ListedDiscovery
 from sapwood_gateway.shell.load import Heard, LoadPoller, Silent, Unreachable
 from sapwood_gateway.shell.serve import report_of
@@ -44,13 +45,18 @@ def as_json(load: EngineLoad, **more: object) -> bytes:
     return json.dumps({**dataclasses.asdict(load), **more}).encode()
 
 
-async def polled(*replicas: Replica) -> dict[str, Heard]:
+def nothing(_: str) -> dict[str, str]:
+    return {}
+
+
+async def polled(*replicas: Replica, shown: Shown = nothing) -> dict[str, Heard]:
     heard: dict[str, Heard] = {}
     async with new_session(1.0) as session:
         poller = LoadPoller(
             session,
             targets=lambda: replicas,
             heard=lambda replica, said: heard.update({replica.id: said}),
+            shown=shown,
             interval_seconds=1.0,
         )
         await poller.poll()
@@ -60,6 +66,17 @@ async def polled(*replicas: Replica) -> dict[str, Heard]:
 async def test_what_an_engine_says_is_heard() -> None:
     async with serving(admin(as_json(READY))) as url:
         assert await polled(replica(url)) == {"a": READY}
+
+
+async def test_replicas_that_are_said_to_be_at_one_address_are_each_asked_with_what_they_are_to_be_shown() -> None:
+    async def load(request: web.Request) -> web.Response:
+        is_known = request.headers.get("X-Who") == "gateway of chat/u"
+        return web.Response(body=as_json(READY)) if is_known else web.Response(status=401)
+
+    async with serving(admin_app(load)) as url:
+        asked = [replica(url, "chat/u"), replica(url, "evil/u")]
+        heard = await polled(*asked, shown=lambda id_: {"X-Who": f"gateway of {id_}"})
+    assert heard == {"chat/u": READY, "evil/u": Silent()}
 
 
 async def test_a_newer_engine_may_say_more() -> None:
@@ -120,6 +137,7 @@ async def test_polling_goes_on_until_it_is_cancelled() -> None:
             session,
             targets=lambda: [replica(url)],
             heard=lambda _, said: rounds.put_nowait(said),
+            shown=nothing,
             interval_seconds=0.0,
         )
         polling = asyncio.create_task(poller.run())

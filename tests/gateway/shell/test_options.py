@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from yarl import URL
 
+from sapwood_gateway.core.listed_engines import QueueLimits
 from sapwood_gateway.core.routes import ServiceKey
 from sapwood_gateway.shell.options import EngineAddress, parse
 
@@ -47,6 +48,30 @@ def test_engines_of_the_list_are_routed_as_told_and_by_load_otherwise(given: lis
     assert parse(["--engine=http://a.example", *given]).policy == policy
 
 
+def test_requests_wait_for_engines_of_the_list_where_it_is_said_so() -> None:
+    assert parse(["--engine=http://a.example"]).queue == QueueLimits(0, 30.0)
+    given = parse(["--engine=http://a.example", "--queue-max-requests=9", "--queue-max-wait-seconds=2.5"])
+    assert given.queue == QueueLimits(9, 2.5)
+
+
+def test_use_is_counted_in_the_process_or_where_it_is_told() -> None:
+    assert (parse([]).quota_store_url, parse([]).quota_store_failure) == (None, "open")
+    for url in ("redis://a.example", "rediss://user:pw@a.example:7/3"):
+        assert parse([f"--quota-store={url}", "--quota-store-failure=closed"]).quota_store_url == url
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["http://a.example", "redis:///0", "redis://a.example/x", "redis://a.example?x=1", "redis://:pw@a:b", "a:6379"],
+)
+def test_what_is_no_store_refuses_to_start_and_is_not_quoted(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse([f"--quota-store={url}"])
+    told = capsys.readouterr().err
+    assert "argument --quota-store: it is neither memory nor an address such as redis://127.0.0.1:6379/0" in told
+    assert url not in told
+
+
 def test_an_engine_that_is_listed_twice_is_one() -> None:
     assert len(parse(["--engine=http://a.example", "--engine=http://a.example:80"]).engines) == 1
 
@@ -74,6 +99,16 @@ def test_the_admin_port_is_the_next_one_or_a_free_one_too() -> None:
         ["--service=.sapwood"],
         ["--policy=prefix-affinity"],
         ["--engine=http://a.example", "--policy=PrefixAffinity"],
+        ["--engine=http://a.example", "--secret-file=s"],
+        ["--engine=http://a.example", "--tenants=t"],
+        ["--engine-credential-file=c"],
+        ["--cache-sharing=group"],
+        ["--engine=http://a.example", "--cache-sharing=group"],
+        ["--engine=http://a.example", "--tenants=t", "--engine-credential-file=c", "--cache-sharing=Group"],
+        ["--queue-max-requests=5"],
+        ["--queue-max-wait-seconds=5"],
+        ["--engine=http://a.example", "--queue-max-requests=0"],
+        ["--quota-store-failure=maybe"],
         ["--max-body-bytes=2000", "--max-held-bytes=1999"],
         ["--body-timeout-seconds=0"],
         ["--idle-timeout-seconds=inf"],

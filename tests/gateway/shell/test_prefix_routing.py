@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
-import threading
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -15,6 +16,8 @@ from support_gateway import CHAT, MODEL, Answer, Gateway, Upstream, drop, gatewa
 
 from sapwood_gateway.core.balance import Report
 from sapwood_gateway.core.block_names import CacheFacts, Naming
+from sapwood_gateway.core.reading_turns import ServedModel
+from sapwood_gateway.shell.prompts import Unread
 from sapwood_gateway.shell.usage import TAIL_BYTES, Usage, usage_of
 
 PATH = "/v1/completions"
@@ -124,25 +127,49 @@ async def test_replicas_that_have_not_said_how_they_name_blocks_are_chosen_by_lo
 
 
 class Stuck:
-    """A reader that does not come back until it is let go."""
+    """A reader that does not come back."""
 
-    def __init__(self) -> None:
-        self.go = threading.Event()
-
-    def read(self, _revision: str, _path: str, _body: Mapping[str, Any]) -> Sequence[int] | None:
-        self.go.wait()
-        return IDS
+    async def read(self, *_: object) -> Sequence[int] | Unread:
+        await asyncio.Event().wait()
+        raise AssertionError
 
 
 async def test_a_request_does_not_wait_long_for_its_prompt_to_be_read() -> None:
-    stuck = Stuck()
-    async with by_prefix(status(200), reader=stuck, patience_seconds=0.01) as (running, _):
-        try:
-            for _ in range(4):  # more than there are threads
-                await ask(running, body("x" * 5_000))
-        finally:
-            stuck.go.set()
+    async with by_prefix(status(200), reader=Stuck(), patience_seconds=0.01) as (running, _):
+        for _ in range(4):
+            await ask(running, body("x" * 5_000))
         assert reasons(running) == {"least_load": 4, "late": 4}
+
+
+@dataclass
+class Asked:
+    """A reader of texts that has one answer, and keeps what it was asked."""
+
+    answer: Sequence[int] | Unread
+    asked: list[tuple[ServedModel, str, bytes, str | None]] = field(default_factory=list)
+
+    async def read(self, *asked: Any) -> Sequence[int] | Unread:
+        self.asked.append(asked)
+        return self.answer
+
+
+@pytest.mark.parametrize("prompt", ["text", ["text"], "text" * 2_000], ids=["one", "several", "long"])
+async def test_a_text_is_read_by_its_service_and_model_and_goes_where_it_went_before(prompt: object) -> None:
+    reader = Asked(IDS)
+    async with by_prefix(*[status(200)] * 3, reader=reader) as (running, servers):
+        for _ in range(6):
+            await ask(running, body(prompt))
+        assert sorted(len(server.bodies) for server in servers) == [0, 0, 6]
+        assert reasons(running) == {"least_load": 1, "prefix": 5}
+        sent = next(server.bodies[0] for server in servers if server.bodies)
+        assert set(reader.asked) == {(ServedModel(CHAT, "revision"), PATH, sent, None)}
+
+
+@pytest.mark.parametrize("why", ["late", "unreadable"])
+async def test_a_text_that_cannot_be_read_is_counted_by_why(why: Unread) -> None:
+    async with by_prefix(status(200), reader=Asked(why)) as (running, _):
+        await ask(running, body("text"))
+        assert reasons(running) == {"least_load": 1, why: 1}
 
 
 @pytest.mark.parametrize(
@@ -191,6 +218,9 @@ async def test_what_was_expected_to_be_cached_and_what_was_are_counted(stream: b
         labels = f'{{model="{MODEL}"}}'
         assert running.series("sapwood_gateway_predicted_match_tokens_total") == {labels: 19}
         assert running.series("sapwood_gateway_actual_match_tokens_total") == {labels: 32}
+        # Of 20 tokens none were expected at first, and then all but the last; 16 were found; a page is 4.
+        results = {'{result="within_page"}': 1, '{result="less"}': 0, '{result="more"}': 1}
+        assert running.series("sapwood_gateway_match_predictions_total") == results
 
 
 @pytest.mark.parametrize(
@@ -199,12 +229,13 @@ async def test_what_was_expected_to_be_cached_and_what_was_are_counted(stream: b
         (json.dumps(USAGE).encode(), Usage(7, 16)),
         (json.dumps(USAGE, separators=(",", ":")).encode(), Usage(7, 16)),
         (b"data: [DONE]\n\n", None),
-        (b'"completion_tokens": 1', None),
+        (b'"completion_tokens": 1, "prompt_tokens_details": null', Usage(1, None)),
+        (b'"cached_tokens": 1', None),
         (json.dumps({"text": json.dumps(USAGE)}).encode(), None),
         (b'"completion_tokens": 12345678901, "cached_tokens": 1', None),
         (b"", None),
     ],
-    ids=["spaced", "compact", "none", "half", "in a text", "no number of tokens", "empty"],
+    ids=["spaced", "compact", "none", "hidden", "half", "in a text", "no number of tokens", "empty"],
 )
 def test_usage_is_read_from_the_end_of_an_answer(tail: bytes, usage: Usage | None) -> None:
     assert len(tail) < TAIL_BYTES
@@ -212,9 +243,10 @@ def test_usage_is_read_from_the_end_of_an_answer(tail: bytes, usage: Usage | Non
 
 
 async def test_a_service_routed_by_load_reads_no_prompt() -> None:
-    stuck = Stuck()
-    async with upstream(status(200)) as server, gateway(routes(server.replica("a")), reader=stuck) as running:
+    reader = Asked(IDS)
+    async with upstream(status(200)) as server, gateway(routes(server.replica("a")), reader=reader) as running:
         running.fleet.reported("a", Report("ready", 0, 0, 0, cache=FACTS))
-        await ask(running, body())
+        await ask(running, body("text"))
         assert reasons(running) == {"least_load": 1}
+        assert reader.asked == []
         assert running.fleet.prefixes.namings(CHAT) == ()

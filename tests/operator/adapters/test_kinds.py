@@ -5,7 +5,17 @@ from __future__ import annotations
 import pytest
 
 from sapwood_contract.metrics import WRITTEN_KINDS
-from sapwood_operator.adapters.kinds import BY_NAME, CHILDREN, EVENTS, OPTIONAL_CHILDREN, PODS, SERVICES, Kind
+from sapwood_operator.adapters.kinds import (
+    BY_NAME,
+    CHILDREN,
+    EVENTS,
+    OPTIONAL_CHILDREN,
+    PODS,
+    SECRETS,
+    SERVICES,
+    WRITTEN_BY_USERS,
+    Kind,
+)
 from sapwood_operator.domain.children.desired import KINDS, OPTIONAL_APIS
 
 
@@ -30,7 +40,9 @@ def test_no_namespace_means_all_of_them() -> None:
 
 
 def test_every_kind_that_is_written_is_counted_under_its_name() -> None:
-    assert {kind.kind for kind in (SERVICES, *CHILDREN, *OPTIONAL_CHILDREN, EVENTS)} == set(WRITTEN_KINDS)
+    assert {kind.kind for kind in (*WRITTEN_BY_USERS, *CHILDREN, *OPTIONAL_CHILDREN, SECRETS, EVENTS)} == set(
+        WRITTEN_KINDS
+    )
 
 
 def test_every_kind_that_the_domain_makes_has_an_address() -> None:

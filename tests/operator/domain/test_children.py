@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from support_operator import ALL_APIS, SETTINGS, UID, a_service
+from support_operator import ALL_APIS, SETTINGS, UID, WITH_SECRET, a_service
 
 from sapwood_contract import routing
 from sapwood_contract.routing import ServiceRoute
+from sapwood_contract.trust import engine_credential
 from sapwood_operator.domain.children.desired import KINDS, OPTIONAL_APIS, desired_children, missing_apis
 from sapwood_operator.domain.spec import read
 from sapwood_operator.settings import OperatorSettings
@@ -21,6 +23,7 @@ EXPOSED: dict[str, Any] = {
         "gateway": {"parentRefs": [{"name": "edge"}], "hostnames": ["chat.example.com", "llm.example.com"]},
     }
 }
+PORTS = {"http": 8000, "admin": 8001, "kv-events": 8002, "kv-replay": 8003}
 Children = dict[tuple[str, str], Mapping[str, Any]]
 
 
@@ -126,7 +129,18 @@ def test_probes_ask_the_admin_port() -> None:
     assert container["startupProbe"]["httpGet"] == {"path": "/readyz", "port": "admin"}
     assert container["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "admin"}
     assert container["livenessProbe"]["httpGet"] == {"path": "/livez", "port": "admin"}
-    assert {p["name"]: p["containerPort"] for p in container["ports"]} == {"http": 8000, "admin": 8001}
+    assert {p["name"]: p["containerPort"] for p in container["ports"]} == PORTS
+
+
+def test_ports_for_events_of_blocks_are_open_to_the_gateway_where_prefixes_decide_and_nowhere_else() -> None:
+    made, without = children(), children(routing={"policy": "LeastLoad"})
+    _, blocks = made["NetworkPolicy", "chat-engine"]["spec"]["ingress"]
+    assert [p["port"] for p in blocks["ports"]] == [8002, 8003]
+    (gateway,) = blocks["from"]
+    assert gateway["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == "gateway"
+    assert len(without["NetworkPolicy", "chat-engine"]["spec"]["ingress"]) == 1
+    assert [p["port"] for p in without["Service", "chat-engine"]["spec"]["ports"]] == [8000, 8001]
+    assert len(engine(routing={"policy": "LeastLoad"})["ports"]) == 2
 
 
 @pytest.mark.parametrize(
@@ -220,7 +234,8 @@ def test_the_deployment_rolls_as_the_spec_says_and_always_names_its_replicas() -
 def test_the_headless_service_lists_the_replicas() -> None:
     made = children()["Service", "chat-engine"]["spec"]
     assert made["clusterIP"] == "None"
-    assert [(p["name"], p["port"]) for p in made["ports"]] == [("http", 8000), ("admin", 8001)]
+    assert {p["name"]: p["port"] for p in made["ports"]} == PORTS
+    assert all(p["targetPort"] == p["name"] for p in made["ports"])
 
 
 def test_the_address_is_a_name_for_the_gateway_in_another_namespace() -> None:
@@ -253,9 +268,57 @@ def test_the_gateway_reads_the_route_that_the_operator_writes() -> None:
     )
 
 
-def test_a_service_that_asks_for_keys_gets_no_address_while_nothing_can_check_them() -> None:
-    made = children(tenancy={"authentication": "ApiKey"}, **EXPOSED)
+KEYS: dict[str, Any] = {"tenancy": {"authentication": "ApiKey"}}
+
+
+def test_the_gateway_is_told_how_to_treat_requests() -> None:
+    made = children(
+        settings=WITH_SECRET,
+        routing={"hotPrefixReplicas": {"min": 2, "max": 3}, "queue": {"maxRequests": 7, "maxWait": "5s"}},
+        tenancy={"authentication": "ApiKey", "cacheSharing": "Group"},
+    )
+    route = routing.from_json(made["ConfigMap", "chat-routing"]["data"]["service.json"])
+    assert (route.policy, route.hot_prefix_replicas) == ("PrefixAffinity", (2, 3))
+    assert (route.queue_max_requests, route.queue_max_wait_seconds) == (7, 5)
+    assert (route.authentication, route.cache_sharing) == ("ApiKey", "Group")
+
+
+def credential(made: Children) -> Mapping[str, Any]:
+    (found,) = (child for (kind, _), child in made.items() if kind == "Secret")
+    return found
+
+
+def test_engines_of_a_service_with_keys_get_the_credential_that_the_gateway_makes_too() -> None:
+    secret = credential(children(settings=WITH_SECRET, **KEYS))
+    value = base64.b64decode(secret["data"]["gateway-credential"]).decode()
+    assert value == engine_credential(WITH_SECRET.secret, "team", "chat")
+    mounted = {"secretName": secret["metadata"]["name"], "defaultMode": 0o440}
+    assert {"name": "credential", "secret": mounted} in pod(settings=WITH_SECRET, **KEYS)["volumes"]
+    mount = {"name": "credential", "mountPath": "/etc/sapwood", "readOnly": True}
+    assert mount in engine(settings=WITH_SECRET, **KEYS)["volumeMounts"]
+
+
+def test_another_secret_of_the_installation_is_another_credential_under_another_name() -> None:
+    first, second = (
+        credential(children(settings=replace(SETTINGS, secret=secret), **KEYS)) for secret in (b"a" * 16, b"b" * 16)
+    )
+    assert first["metadata"]["name"] != second["metadata"]["name"]
+    assert first["data"] != second["data"]
+    assert first["immutable"] is True
+    name = "a" * 40
+    longest = desired_children(read(a_service(name, **KEYS)), WITH_SECRET, replicas=1, apis=frozenset())
+    assert max(len(child["metadata"]["name"]) for child in longest) <= 63
+
+
+def test_without_keys_or_without_a_secret_there_is_no_credential() -> None:
+    for made in (children(settings=WITH_SECRET), children(**KEYS)):
+        assert "Secret" not in {kind for kind, _ in made}
+
+
+def test_a_service_that_asks_for_keys_gets_no_address_while_engines_could_not_know_the_gateway() -> None:
+    made = children(**KEYS, **EXPOSED)
     assert ("Deployment", "chat-engine") in made
+    assert ("Service", "chat") in children(settings=WITH_SECRET, **KEYS, **EXPOSED)
     assert not {("ConfigMap", "chat-routing"), ("Service", "chat"), ("Ingress", "chat"), ("HTTPRoute", "chat")} & set(
         made
     )
@@ -272,7 +335,7 @@ def test_only_gateway_operator_and_metrics_peers_reach_an_engine() -> None:
     prometheus = {"namespaceSelector": {"matchLabels": {"team": "metrics"}}}
     settings = replace(SETTINGS, metrics_peers=(prometheus,))
     made = children(settings=settings)["NetworkPolicy", "chat-engine"]["spec"]
-    programs, metrics = made["ingress"]
+    programs, _, metrics = made["ingress"]
     assert made["policyTypes"] == ["Ingress"]
     assert [p["podSelector"]["matchLabels"]["app.kubernetes.io/component"] for p in programs["from"]] == [
         "gateway",
@@ -284,7 +347,7 @@ def test_only_gateway_operator_and_metrics_peers_reach_an_engine() -> None:
 
 
 def test_an_empty_list_of_metrics_peers_lets_nobody_in() -> None:
-    assert len(children()["NetworkPolicy", "chat-engine"]["spec"]["ingress"]) == 1
+    assert len(children()["NetworkPolicy", "chat-engine"]["spec"]["ingress"]) == 2
 
 
 def test_the_ingress_leads_to_the_address() -> None:

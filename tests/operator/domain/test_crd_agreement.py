@@ -6,13 +6,14 @@ import copy
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from support_crds import EXAMPLES, field, fields, problems, rules, schema, services
 from support_operator import ALL_APIS, NOW, SETTINGS, a_service, seen
 
 from sapwood_contract.launch import HINTS, flag
+from sapwood_contract.routing import POLICIES, Authentication, CacheSharing
 from sapwood_operator.domain import launch
 from sapwood_operator.domain.names import KIND, MAX_NAME_CHARACTERS
 from sapwood_operator.domain.plan import StatusChange, plan
@@ -50,7 +51,7 @@ def test_the_schemas_defaults_are_those_of_operator_and_engine() -> None:
     bare, filled = read(a_service()), read(completed())
     assert completed() != a_service()
     assert without_engine(filled) == without_engine(bare)
-    assert launch.launch_options(filled) == launch.launch_options(bare)
+    assert launch.launch_options(filled, SETTINGS) == launch.launch_options(bare, SETTINGS)
 
 
 def test_a_default_of_the_schema_asks_for_nothing_that_is_not_built() -> None:
@@ -84,7 +85,9 @@ def test_the_schema_refuses_the_extra_arguments_that_the_operator_refuses() -> N
         ("spec.engine.scheduler.policy", set(SCHEDULERS)),
         ("spec.engine.kvCache.radix.evictionPolicy", set(EVICTIONS)),
         ("spec.observability.podMonitor", {"Auto", "Enabled", "Disabled"}),
-        ("spec.tenancy.authentication", {"None", "ApiKey"}),
+        ("spec.routing.policy", set(POLICIES)),
+        ("spec.tenancy.authentication", set(get_args(Authentication))),
+        ("spec.tenancy.cacheSharing", set(get_args(CacheSharing))),
         ("spec.engine.device", {"Auto", "CPU", "CUDA"}),
     ],
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support_operator import a_service
+from support_operator import SETTINGS, WITH_SECRET, a_service
 
 from sapwood_contract import launch as contract
 from sapwood_contract.launch import LaunchOptions
@@ -28,7 +28,7 @@ FULL: dict[str, Any] = {
 
 
 def engine_reads(service: dict[str, Any]) -> LaunchOptions:
-    program, *argv = launch.args(read(service))
+    program, *argv = launch.args(read(service), SETTINGS)
     assert program == "serve"
     return contract.parse(argv)
 
@@ -41,6 +41,7 @@ def test_the_engine_reads_back_everything_that_the_spec_says() -> None:
         port=8000,
         admin_host="0.0.0.0",
         admin_port=8001,
+        kv_events_port=8002,
         context_length=8192,
         memory_fraction=0.88,
         page_size=32,
@@ -59,14 +60,37 @@ def test_the_engine_reads_back_everything_that_the_spec_says() -> None:
 
 
 def test_what_the_spec_leaves_out_the_engine_decides() -> None:
-    assert launch.args(read(a_service())) == [
+    assert launch.args(read(a_service()), SETTINGS) == [
         "serve",
         "--served-model-name=chat",
         "--host=0.0.0.0",
         "--admin-host=0.0.0.0",
         "--admin-port=8001",
+        "--kv-events-port=8002",
         "--drain-seconds=600.0",
     ]
+
+
+@pytest.mark.parametrize("policy", ["LeastLoad", "RoundRobin"])
+def test_an_engine_publishes_its_blocks_only_where_prefixes_decide(policy: str) -> None:
+    assert engine_reads(a_service(routing={"policy": policy})).kv_events_port is None
+    assert engine_reads(a_service(routing={"policy": "PrefixAffinity"})).kv_events_port == 8002
+
+
+def test_what_else_is_said_of_routing_is_no_matter_of_the_engine() -> None:
+    routing = {"hotPrefixReplicas": {"min": 2}, "queue": {"maxWait": "1m"}}
+    assert engine_reads(a_service(routing=routing)) == engine_reads(a_service())
+    tenancy = {"authentication": "ApiKey", "cacheSharing": "Group"}
+    shared = launch.args(read(a_service(tenancy=tenancy)), WITH_SECRET)
+    assert shared == launch.args(read(a_service(tenancy={"authentication": "ApiKey"})), WITH_SECRET)
+
+
+def test_an_engine_of_a_service_with_keys_knows_the_gateway_by_its_credential() -> None:
+    tenancy = {"authentication": "ApiKey"}
+    asked = "--gateway-credential-file=/etc/sapwood/gateway-credential"
+    assert asked in launch.args(read(a_service(tenancy=tenancy)), WITH_SECRET)
+    assert asked not in launch.args(read(a_service()), WITH_SECRET)
+    assert asked not in launch.args(read(a_service(tenancy=tenancy)), SETTINGS)
 
 
 @pytest.mark.parametrize(
@@ -100,10 +124,22 @@ def test_an_attention_that_is_not_built_falls_back_to_the_fastest(asked: str, ba
     assert engine_reads(a_service(engine={"attentionBackend": asked})).attention_backend == backend
 
 
-@pytest.mark.parametrize("argument", ["--port=9", "--api-key-file=/x", "--model=other", "--host=::", "--page-size=8"])
+@pytest.mark.parametrize(
+    "argument",
+    [
+        "--port=9",
+        "--api-key-file=/x",
+        "--admin-key-file=/x",
+        "--gateway-credential-file=/x",
+        "--kv-events-port=9",
+        "--model=other",
+        "--host=::",
+        "--page-size=8",
+    ],
+)
 def test_an_extra_argument_that_the_operator_relies_on_is_refused(argument: str) -> None:
     with pytest.raises(InvalidSpec, match=r"spec.engine.extraArgs\[1\]: .* remove it"):
-        launch.args(read(a_service(engine={"extraArgs": ["--seed=1", argument]})))
+        launch.args(read(a_service(engine={"extraArgs": ["--seed=1", argument]})), SETTINGS)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +153,7 @@ def test_an_extra_argument_that_the_operator_relies_on_is_refused(argument: str)
 )
 def test_an_extra_argument_that_the_engine_would_refuse_is_refused_in_its_words(argument: str, problem: str) -> None:
     with pytest.raises(InvalidSpec, match=r"spec.engine.extraArgs: ") as refused:
-        launch.args(read(a_service(engine={"extraArgs": [argument]})))
+        launch.args(read(a_service(engine={"extraArgs": [argument]})), SETTINGS)
     assert problem in str(refused.value)
 
 

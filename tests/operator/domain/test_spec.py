@@ -17,6 +17,7 @@ from sapwood_operator.domain.model import (
     PodCache,
     SecretKey,
 )
+from sapwood_operator.domain.routing import Routing, Tenancy
 from sapwood_operator.domain.spec import MAX_LEVELS, FixedReplicas, Rollout, ScaledReplicas, read
 from sapwood_operator.errors import InvalidSpec
 
@@ -30,8 +31,24 @@ def test_the_smallest_service_has_every_default() -> None:
     assert spec.engine.device == "CPU"
     assert spec.rollout == Rollout(max_surge=1, max_unavailable=0, drain_seconds=600)
     assert spec.min_available is None
-    assert spec.routing_policy == "LeastLoad"
-    assert spec.authentication == "None"
+    assert spec.routing == Routing(
+        policy="PrefixAffinity", hot_prefix_replicas=(1, 4), queue_max_requests=0, queue_max_wait_seconds=30
+    )
+    assert spec.tenancy == Tenancy(authentication="None", cache_sharing="Tenant")
+
+
+@pytest.mark.parametrize(
+    ("queue", "held", "wait"), [({}, 100, 30), ({"maxRequests": 5}, 5, 30), ({"maxWait": "1m30s"}, 100, 90)]
+)
+def test_a_queue_holds_requests_as_soon_as_it_is_asked_for(queue: dict[str, Any], held: int, wait: float) -> None:
+    routing = read(a_service(routing={"queue": queue})).routing
+    assert (routing.queue_max_requests, routing.queue_max_wait_seconds) == (held, wait)
+
+
+@pytest.mark.parametrize("sharing", ["None", "Tenant", "Group", "Public"])
+def test_with_keys_a_cache_is_shared_as_the_service_says(sharing: str) -> None:
+    tenancy = {"authentication": "ApiKey", "cacheSharing": sharing}
+    assert read(a_service(tenancy=tenancy)).tenancy.cache_sharing == sharing
 
 
 @pytest.mark.parametrize(
@@ -120,6 +137,10 @@ def test_who_decides_the_number_of_replicas_is_read(fields: dict[str, Any], repl
         ({"rollout": {"drainTimeout": 600}}, "spec.rollout.drainTimeout: 600 .* a duration"),
         ({"exposure": {"ingress": {}}}, "spec.exposure.ingress.host: None .* required"),
         ({"tenancy": {"authentication": "Maybe"}}, "spec.tenancy.authentication: 'Maybe' .* None, ApiKey"),
+        ({"tenancy": {"cacheSharing": "Group"}}, "spec.tenancy.cacheSharing: 'Group' .* authentication to ApiKey"),
+        ({"routing": {"policy": "Fastest"}}, "spec.routing.policy: 'Fastest' .* PrefixAffinity"),
+        ({"routing": {"hotPrefixReplicas": {"min": 5}}}, "spec.routing.hotPrefixReplicas.min: 5 .* above max, 4"),
+        ({"routing": {"queue": {"maxWait": "soon"}}}, "spec.routing.queue.maxWait: 'soon' .* a duration"),
     ],
     ids=lambda value: None if isinstance(value, dict) else value.partition(":")[0],
 )

@@ -9,8 +9,10 @@ from typing import Any
 from support_operator import (
     HASH,
     LATER,
+    NOW,
     OLD_HASH,
     STARTED,
+    WITH_SECRET,
     a_pod,
     a_replica_set,
     a_service,
@@ -29,7 +31,7 @@ from support_operator import (
 )
 
 from sapwood_operator.domain.observed import Observed
-from sapwood_operator.domain.plan import StatusChange, Unchanged
+from sapwood_operator.domain.plan import StatusChange, Unchanged, plan
 
 
 def rolling(world: Observed, *pods: dict[str, Any], **status: Any) -> Observed:
@@ -172,8 +174,15 @@ def test_what_others_keep_in_the_status_stays() -> None:
     assert step.status.status["adapters"] == [{"name": "sql"}]
 
 
-def test_a_service_that_asks_for_keys_has_no_address() -> None:
-    step = planned(seen(a_service(tenancy={"authentication": "ApiKey"})))
+def test_a_service_that_asks_for_keys_has_no_address_without_a_secret_and_says_what_to_set() -> None:
+    world = seen(a_service(tenancy={"authentication": "ApiKey"}))
+    step = planned(world)
     assert isinstance(step.status, StatusChange)
     assert "url" not in step.status.status
-    assert conditions_of(step)["Unsupported"] == ("True", "NotBuiltYet")
+    assert conditions_of(step)["Ready"] == ("False", "SecretMissing")
+    assert conditions_of(step)["Degraded"] == ("True", "SecretMissing")
+    assert "start both with --secret-file" in message_of(step, "Ready")
+    served = plan(world, WITH_SECRET, NOW)
+    assert isinstance(served.status, StatusChange)
+    assert served.status.status["url"] == "http://chat.team.svc.cluster.local"
+    assert conditions_of(served)["Degraded"] == ("False", "AsExpected")

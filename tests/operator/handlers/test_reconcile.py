@@ -15,7 +15,7 @@ import pytest
 from aiohttp import web
 from kubernetes.client import Configuration
 from support_gateway import serving
-from support_operator import NOW, SETTINGS, a_service
+from support_operator import NOW, SETTINGS, WITH_SECRET, a_service
 
 from sapwood_operator.adapters.access import Access
 from sapwood_operator.adapters.cluster import Cluster
@@ -23,6 +23,7 @@ from sapwood_operator.domain.names import APPLIED_ANNOTATION
 from sapwood_operator.handlers.reconcile import STUBBORN_TURNS, Reconciler
 from sapwood_operator.handlers.store import ServiceKey, Store
 from sapwood_operator.handlers.workers import Converged, TryAgain, Turn
+from sapwood_operator.settings import OperatorSettings
 
 CHAT = ServiceKey("team", "chat")
 
@@ -34,9 +35,14 @@ class FakeServer:
     """
 
     failing: dict[str, Any] | None = None
+    spec: dict[str, Any] = field(default_factory=dict)
+    """Of the service."""
     is_leaving: bool = False
     """The namespace is being deleted."""
     applied: list[str] = field(default_factory=list)
+    secrets: set[str] = field(default_factory=set)
+    made: list[str] = field(default_factory=list)
+    """Secrets that were asked for, there already or not. None can be read."""
     events: list[dict[str, Any]] = field(default_factory=list)
     status: dict[str, Any] = field(default_factory=dict)
     versions: itertools.count[int] = field(default_factory=lambda: itertools.count(100))
@@ -44,12 +50,15 @@ class FakeServer:
     async def handle(self, request: web.Request) -> web.Response:
         *_, plural, name = request.path.split("/")
         if request.method == "GET":
+            assert plural != "secrets"
             missing = {"kind": "Status", "reason": "NotFound", "details": {"name": name, "kind": plural}}
             return web.json_response(missing, status=404)
         if self.is_leaving and name != "status":
             details = {"causes": [{"reason": "NamespaceTerminating"}]}
             return web.json_response({"kind": "Status", "reason": "Forbidden", "details": details}, status=403)
         body = json.loads(await request.read())
+        if request.method == "POST" and name == "secrets":
+            return self._make_secret(body)
         if request.method == "POST":
             self.events.append(body)
             return web.json_response(body)
@@ -63,9 +72,17 @@ class FakeServer:
         body["metadata"] = {"uid": request.path, **body["metadata"], **about}
         if name == "status":
             self.status = body["status"]
-            body = {**a_service(), **body}
+            body = {**a_service(**self.spec), **body}
         else:
             self.applied.append(body["kind"])
+        return web.json_response(body)
+
+    def _make_secret(self, body: dict[str, Any]) -> web.Response:
+        name = body["metadata"]["name"]
+        self.made.append(name)
+        if name in self.secrets:
+            return web.json_response({"kind": "Status", "reason": "AlreadyExists"}, status=409)
+        self.secrets.add(name)
         return web.json_response(body)
 
     def condition(self, type_: str) -> tuple[str, str, str]:
@@ -74,11 +91,13 @@ class FakeServer:
 
 
 @asynccontextmanager
-async def reconciling(server: FakeServer, store: Store | None = None) -> AsyncIterator[Reconciler]:
+async def reconciling(
+    server: FakeServer, store: Store | None = None, *, settings: OperatorSettings = SETTINGS
+) -> AsyncIterator[Reconciler]:
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", server.handle)
     store = store or Store()
-    service = a_service()
+    service = a_service(**server.spec)
     service["metadata"]["resourceVersion"] = "1"
     store.put(service)
     async with serving(app) as url:
@@ -86,7 +105,7 @@ async def reconciling(server: FakeServer, store: Store | None = None) -> AsyncIt
         configuration.host = url
         with ThreadPoolExecutor(1) as threads, Access(configuration).client(connections=1) as client:
             cluster = Cluster(client, request_timeout_seconds=10.0, on_write=lambda _kind, _verb: None)
-            yield Reconciler(store, cluster, settings=SETTINGS, identity="test", threads=threads, now=lambda: NOW)
+            yield Reconciler(store, cluster, settings=settings, identity="test", threads=threads, now=lambda: NOW)
 
 
 async def turns(reconciler: Reconciler, count: int) -> list[Turn]:
@@ -173,3 +192,25 @@ async def test_a_value_that_no_deployment_can_have_is_told_at_once_in_bounded_le
     assert (status, reason) == ("True", "ApplyRefused")
     assert sentence in message
     assert len(message) < 1200
+
+
+async def test_a_secret_is_made_without_being_read_once_and_again_when_it_may_be_gone() -> None:
+    server = FakeServer(spec={"tenancy": {"authentication": "ApiKey"}})
+    async with reconciling(server, settings=WITH_SECRET) as reconciler:
+        await turns(reconciler, 3)
+        assert len(server.made) == 1
+        assert "Deployment" in server.applied
+        server.secrets.clear()
+        reconciler.forget_secrets()
+        await turns(reconciler, 2)
+    assert len(server.made) == 2
+    assert server.secrets == set(server.made)
+
+
+async def test_a_secret_that_is_there_already_is_as_good() -> None:
+    server = FakeServer(spec={"tenancy": {"authentication": "ApiKey"}})
+    for _ in range(2):
+        async with reconciling(server, settings=WITH_SECRET) as reconciler:
+            assert isinstance(await reconciler.reconcile(CHAT), Converged)
+    assert len(server.made) == 2
+    assert len(server.secrets) == 1

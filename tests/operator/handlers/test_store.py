@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sapwood_contract.routing import SERVICE_LABEL
-from sapwood_operator.adapters.kinds import BY_NAME, PODS, REPLICA_SETS, SERVICES, Kind
+from sapwood_operator.adapters.kinds import BY_NAME, PODS, REPLICA_SETS, SERVICES, TENANTS, Kind
 from sapwood_operator.domain.observed import ref_of
-from sapwood_operator.handlers.store import ServiceKey, Store
+from sapwood_operator.handlers.store import ServiceKey, Store, TenantsKey
 
 DEPLOYMENTS = BY_NAME["apps/v1", "Deployment"]
 CHAT = ServiceKey("team", "chat")
@@ -36,6 +36,19 @@ def test_a_service_is_found_with_what_bears_its_label() -> None:
     assert store.pods(CHAT) == (pod,)
     assert store.replica_sets(CHAT) == (replica_set,)
     assert store.children(CHAT) == {ref_of(deployment): deployment}
+
+
+def test_tenants_are_known_by_their_namespace_and_apart_from_services() -> None:
+    store = Store()
+    team = TenantsKey("team")
+    first, second = an_object(TENANTS, "b", 1, service=""), an_object(TENANTS, "a", 2, service="")
+    assert [store.put(live) for live in (first, second)] == [{team}, {team}]
+    store.put(an_object(SERVICES, "chat", 3))
+    assert store.tenants(team) == (second, first)
+    assert set(store.keys()) == {team, CHAT}
+    assert store.replace(TENANTS, "", [second], "9") == {team}
+    assert store.tenants(team) == (second,)
+    assert store.children(CHAT) == {}
 
 
 def test_the_same_name_in_another_namespace_is_another_service() -> None:

@@ -46,14 +46,14 @@ class Turns:
 
 
 def play(
-    turns: Turns, script: Callable[[Workers], Coroutine[Any, Any, None]], *, num_workers: int = 2
+    turns: Turns, script: Callable[[Workers[ServiceKey]], Coroutine[Any, Any, None]], *, num_workers: int = 2
 ) -> OperatorMetrics:
     """Run workers beside ``script``, and end them after it."""
     metrics = OperatorMetrics()
 
     async def main() -> None:
         queue: WorkQueue[ServiceKey] = WorkQueue(PACE, lambda: 1.0)
-        workers = Workers(queue, turns, num_workers=num_workers, metrics=metrics)
+        workers = Workers(queue, turns, kind="InferenceService", num_workers=num_workers, metrics=metrics)
         running = asyncio.create_task(workers.run())
         await script(workers)
         running.cancel()
@@ -64,7 +64,7 @@ def play(
 
 
 def test_as_many_keys_have_their_turn_at_once_as_there_are_workers() -> None:
-    async def script(workers: Workers) -> None:
+    async def script(workers: Workers[ServiceKey]) -> None:
         for key in (A, B, C):
             workers.wake(key)
         await asyncio.sleep(60.0)
@@ -75,7 +75,7 @@ def test_as_many_keys_have_their_turn_at_once_as_there_are_workers() -> None:
 
 
 def test_a_key_that_is_woken_during_its_turn_has_the_next_one_after_it() -> None:
-    async def script(workers: Workers) -> None:
+    async def script(workers: Workers[ServiceKey]) -> None:
         workers.wake(A)
         await asyncio.sleep(3.0)
         workers.wake(A)
@@ -87,7 +87,7 @@ def test_a_key_that_is_woken_during_its_turn_has_the_next_one_after_it() -> None
 
 
 def test_a_turn_that_must_be_tried_again_is_and_is_counted() -> None:
-    async def script(workers: Workers) -> None:
+    async def script(workers: Workers[ServiceKey]) -> None:
         workers.wake(A)
         await asyncio.sleep(100.0)
 
@@ -98,7 +98,7 @@ def test_a_turn_that_must_be_tried_again_is_and_is_counted() -> None:
 
 
 def test_a_mistake_in_one_turn_is_tried_again_and_stops_nobody(caplog: pytest.LogCaptureFixture) -> None:
-    async def script(workers: Workers) -> None:
+    async def script(workers: Workers[ServiceKey]) -> None:
         workers.wake(A)
         workers.wake(B)
         await asyncio.sleep(30.0)
@@ -110,7 +110,7 @@ def test_a_mistake_in_one_turn_is_tried_again_and_stops_nobody(caplog: pytest.Lo
 
 
 def test_a_timer_brings_the_next_turn() -> None:
-    async def script(workers: Workers) -> None:
+    async def script(workers: Workers[ServiceKey]) -> None:
         workers.wake(A)
         await asyncio.sleep(100.0)
 
@@ -120,7 +120,7 @@ def test_a_timer_brings_the_next_turn() -> None:
 
 
 def test_a_service_that_is_gone_has_no_more_turns() -> None:
-    async def script(workers: Workers) -> None:
+    async def script(workers: Workers[ServiceKey]) -> None:
         workers.wake(A)
         await asyncio.sleep(1000.0)
 
@@ -130,7 +130,7 @@ def test_a_service_that_is_gone_has_no_more_turns() -> None:
 
 
 def test_at_the_end_a_turn_may_finish_and_none_begins() -> None:
-    async def script(workers: Workers) -> None:
+    async def script(workers: Workers[ServiceKey]) -> None:
         workers.wake(A)
         await asyncio.sleep(6.0)
         workers.wake(B)
@@ -142,7 +142,7 @@ def test_at_the_end_a_turn_may_finish_and_none_begins() -> None:
 
 
 def test_at_the_end_a_turn_that_takes_too_long_is_given_up() -> None:
-    async def script(workers: Workers) -> None:
+    async def script(workers: Workers[ServiceKey]) -> None:
         workers.wake(A)
         await asyncio.sleep(1.0)
 
@@ -152,7 +152,7 @@ def test_at_the_end_a_turn_that_takes_too_long_is_given_up() -> None:
 
 
 def test_the_time_of_each_turn_is_measured() -> None:
-    async def script(workers: Workers) -> None:
+    async def script(workers: Workers[ServiceKey]) -> None:
         workers.wake(A)
         await asyncio.sleep(math.pi * 10)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -62,7 +63,30 @@ def test_status_has_a_line_for_each_condition_and_the_counts_and_the_address(rea
         "\n"
         "  replicas  1 desired, 1 ready, 1 updated, 0 warming, 0 draining\n"
         "  address   http://chat.team.svc.cluster.local\n"
+        "  routing   LeastLoad\n"
+        "  callers   whoever reaches the gateway\n"
     )
+
+
+def a_tenant(name: str, *, status: str = "True", reason: str = "Ready", message: str = "key") -> dict[str, Any]:
+    verdict = {"type": "Ready", "status": status, "reason": reason, "message": message}
+    return {"kind": "Tenant", "metadata": {"name": name}, "status": {"conditions": [verdict]}}
+
+
+def test_where_keys_are_asked_for_the_tenants_are_counted_and_those_in_trouble_are_explained(ready: Picture) -> None:
+    spec = {
+        **ready.service["spec"],
+        "tenancy": {"authentication": "ApiKey"},
+        "routing": {"policy": "PrefixAffinity", "queue": {"maxRequests": 100, "maxWait": "30s"}},
+    }
+    refused = a_tenant("zeta", status="False", reason="KeyConflict", message="ci with acme")
+    unseen = {"kind": "Tenant", "metadata": {"name": "new"}}
+    picture = replace(ready, service={**ready.service, "spec": spec}, tenants=(a_tenant("acme"), refused, unseen))
+    assert "  routing   PrefixAffinity; 100 requests may wait 30s for a replica\n" in render_status(picture)
+    assert "  callers   Tenants with an API key; seen: 1 ready, 2 not\n" in render_status(picture)
+    text = render_explain(picture, now=NOW)
+    assert "Tenants\n  zeta  KeyConflict: ci with acme\n  new   NotSeenYet\n" in text
+    assert "Tenants" not in render_explain(ready, now=NOW)
 
 
 def test_a_cause_that_two_conditions_share_is_told_once(stuck: Picture) -> None:

@@ -1,4 +1,4 @@
-"""Discovery in a cluster: services from ConfigMaps that the operator writes, replicas from EndpointSlices."""
+"""Discovery in a cluster: services from ConfigMaps that the operator writes, replicas from EndpointSlices, tenants."""
 
 from __future__ import annotations
 
@@ -20,10 +20,13 @@ _log = logging.getLogger(__name__)
 
 _CONFIG_MAPS = ("/api/v1", "configmaps", f"{ROUTING_LABEL}=true")
 _SLICES = ("/apis/discovery.k8s.io/v1", "endpointslices", f"{COMPONENT_LABEL}=engine")
+_TENANTS = ("/apis/serving.sapwood.dev/v1alpha1", "tenants", "")
+
+TakeTenants = Callable[[Sequence[Mapping[str, Any]]], None]
 
 
 class ClusterDiscovery:
-    """Keeps the routes of ``fleet``; everything but the reflectors' threads runs in the event loop."""
+    """Keeps the routes of ``fleet``, and the tenants; everything but the reflectors' threads runs in the event loop."""
 
     def __init__(
         self,
@@ -32,11 +35,13 @@ class ClusterDiscovery:
         *,
         namespaces: Sequence[str],
         gateway: ServiceKey | None = None,
+        take_tenants: TakeTenants,
         failed: Callable[[], None],
         died: Callable[[str, Exception], None],
         draw: Callable[[], float],
     ) -> None:
         """``namespaces``: where to look; none means everywhere. ``gateway``: as of `cluster_facts.routes_of`.
+        ``take_tenants`` gets all Tenant objects whenever something has changed; none where there is no such kind.
 
         ``failed``: called from any thread when the cluster cannot be asked; ``died``: called in the loop, with the name
         of what ended and why, when nothing follows a source any more.
@@ -44,11 +49,13 @@ class ClusterDiscovery:
         self._fleet = fleet
         self._api = api
         self._gateway = gateway
+        self._take_tenants = take_tenants
         self._failed = failed
         self._died = died
         self._draw = draw
         self._config_maps = {source: _Copy() for source in _sources(*_CONFIG_MAPS, namespaces)}
         self._slices = {source: _Copy() for source in _sources(*_SLICES, namespaces)}
+        self._tenants = {source: _Copy() for source in _sources(*_TENANTS, namespaces, is_optional=True)}
         self._problems: frozenset[str] = frozenset()
         self._is_stale = False
         self._stop = Event()
@@ -91,7 +98,7 @@ class ClusterDiscovery:
                 _post(loop, self._died, name, error)
 
     def _copies(self) -> Mapping[Source, _Copy]:
-        return {**self._config_maps, **self._slices}
+        return {**self._config_maps, **self._slices, **self._tenants}
 
     def _take(self, source: Source, news: News) -> None:
         self._copies()[source].take(news)
@@ -110,6 +117,7 @@ class ClusterDiscovery:
         for problem in set(facts.problems) - self._problems:
             _log.warning(problem)
         self._problems = frozenset(facts.problems)
+        self._take_tenants([item for copy in self._tenants.values() for item in copy.items()])
         self._fleet.update(facts.routes)
         self.is_ready = True
 
@@ -139,10 +147,11 @@ def _key(item: Mapping[str, Any]) -> tuple[str, str]:
     return item["metadata"]["namespace"], item["metadata"]["name"]
 
 
-def _sources(api: str, kind: str, selector: str, namespaces: Sequence[str]) -> list[Source]:
-    if not namespaces:
-        return [Source(f"{api}/{kind}", selector)]
-    return [Source(f"{api}/namespaces/{namespace}/{kind}", selector) for namespace in namespaces]
+def _sources(
+    api: str, kind: str, selector: str, namespaces: Sequence[str], *, is_optional: bool = False
+) -> list[Source]:
+    paths = [f"{api}/namespaces/{namespace}/{kind}" for namespace in namespaces] or [f"{api}/{kind}"]
+    return [Source(path, selector, is_optional) for path in paths]
 
 
 def _post(loop: asyncio.AbstractEventLoop, take: Callable[..., None], *news: object) -> None:

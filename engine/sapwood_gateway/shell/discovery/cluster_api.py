@@ -22,10 +22,15 @@ WATCH_SECONDS = 240
 _SILENCE_SECONDS = WATCH_SECONDS + 15.0
 """A watch that says nothing for longer has lost its connection without noticing."""
 _GONE = 410
+_NOT_FOUND = 404
 
 
 class ApiFailure(Exception):
     """A question that got no usable answer; the message says why."""
+
+
+class KindMissing(ApiFailure):
+    """The cluster has no objects of that kind: its definition is not installed."""
 
 
 class VersionGone(Exception):
@@ -50,7 +55,9 @@ class Source:
 
     path: str
     selector: str
-    """Labels that the objects have."""
+    """Labels that the objects have; empty: all of them."""
+    is_optional: bool = False
+    """Whether the cluster may do without the kind."""
 
 
 class ClusterApi:
@@ -142,6 +149,8 @@ def connect() -> ClusterApi:
 def _raise(source: Source, code: object, reason: str) -> None:
     if code == _GONE:
         raise VersionGone
+    if code == _NOT_FOUND:
+        raise KindMissing(f"{source.path}: {code} {reason}")
     raise ApiFailure(f"{source.path}: {code} {reason}")
 
 

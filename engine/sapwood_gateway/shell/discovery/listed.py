@@ -10,7 +10,7 @@ from yarl import URL
 from sapwood_contract.http import EngineLoad
 from sapwood_contract.routing import RoutingPolicy
 from sapwood_gateway.core.fleet import Fleet
-from sapwood_gateway.core.listed_engines import ListedEngine, routes_of
+from sapwood_gateway.core.listed_engines import NO_QUEUE, OPEN, ListedEngine, QueueLimits, Tenancy, routes_of
 from sapwood_gateway.core.routes import Replica
 from sapwood_gateway.shell.load import Heard, Silent
 
@@ -18,9 +18,19 @@ from sapwood_gateway.shell.load import Heard, Silent
 class ListedDiscovery:
     """Keeps the routes of ``fleet``; `heard` is the load poller's to call."""
 
-    def __init__(self, fleet: Fleet, engines: Iterable[Replica], *, policy: RoutingPolicy) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        engines: Iterable[Replica],
+        *,
+        policy: RoutingPolicy,
+        tenancy: Tenancy = OPEN,
+        queue: QueueLimits = NO_QUEUE,
+    ) -> None:
         self._fleet = fleet
         self._policy = policy
+        self._tenancy = tenancy
+        self._queue = queue
         self._engines = {replica.id: ListedEngine(replica) for replica in engines}
         self._unasked = set(self._engines)
 
@@ -46,7 +56,7 @@ class ListedDiscovery:
             after = replace(before, is_ready=False)
         if after != before:
             self._engines[replica.id] = after
-            self._fleet.update(routes_of(self._engines.values(), self._policy))
+            self._fleet.update(routes_of(self._engines.values(), self._policy, self._tenancy, self._queue))
 
 
 def listed_replica(url: URL, admin_url: URL) -> Replica:

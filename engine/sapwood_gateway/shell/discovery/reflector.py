@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from threading import Event
 from typing import Any, Protocol
 
-from sapwood_gateway.shell.discovery.cluster_api import ApiFailure, Listing, Source, VersionGone
+from sapwood_gateway.shell.discovery.cluster_api import ApiFailure, KindMissing, Listing, Source, VersionGone
 
 _log = logging.getLogger(__name__)
 
 _FIRST_DELAY_SECONDS = 0.25
 _LONGEST_DELAY_SECONDS = 15.0
+_MISSING_KIND_SECONDS = 30.0
+"""Between two looks for a kind that the cluster does without."""
 
 
 class Api(Protocol):
@@ -83,6 +85,7 @@ class Reflector:
         self._version = ""
         """Of the last that was told; empty: everything must be listed."""
         self._num_failures = 0
+        self._was_there = False
 
     def run(self) -> None:
         """List and watch until ``stop`` is set."""
@@ -91,6 +94,7 @@ class Reflector:
                 if not self._version:
                     listing = self._api.list(self._source)
                     self._version = listing.version
+                    self._was_there = True
                     self._tell(Listed(listing.items))
                 self._follow(self._api.watch(self._source, self._version))
                 delay = _FIRST_DELAY_SECONDS
@@ -101,6 +105,11 @@ class Reflector:
             except ApiFailure as error:
                 if self._stop.is_set():
                     return
+                # Once it was there, it is missed: a server that just starts may not know all kinds yet.
+                if isinstance(error, KindMissing) and self._source.is_optional and not self._was_there:
+                    self._tell(Listed([]))
+                    self._stop.wait(_MISSING_KIND_SECONDS * (0.5 + self._draw() / 2))
+                    continue
                 self._failed()
                 _log.warning("cannot follow the cluster", extra={"source": self._source.path, "reason": str(error)})
                 delay = min(_FIRST_DELAY_SECONDS * 2.0**self._num_failures, _LONGEST_DELAY_SECONDS)

@@ -21,7 +21,12 @@ def routing_config_map(spec: ServiceSpec) -> dict[str, Any]:
         engine_service=names.engine(spec.name),
         port=launch.HTTP_PORT,
         admin_port=launch.ADMIN_PORT,
-        policy=spec.routing_policy,
+        policy=spec.routing.policy,
+        hot_prefix_replicas=spec.routing.hot_prefix_replicas,
+        queue_max_requests=spec.routing.queue_max_requests,
+        queue_max_wait_seconds=spec.routing.queue_max_wait_seconds,
+        authentication=spec.tenancy.authentication,
+        cache_sharing=spec.tenancy.cache_sharing,
         hosts=spec.exposure.hosts,
     )
     config_map = child(

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from sapwood_operator.domain import launch
 from sapwood_operator.domain.children import http_route, ingress, pod_monitor
 from sapwood_operator.domain.children.config_map import routing_config_map
+from sapwood_operator.domain.children.credential import credential_secret
 from sapwood_operator.domain.children.deployment import deployment
 from sapwood_operator.domain.children.disruption import disruption_budget
 from sapwood_operator.domain.children.network_policy import network_policy
@@ -33,12 +35,16 @@ KINDS = OPTIONAL_APIS | {
     ("policy/v1", "PodDisruptionBudget"),
     ("networking.k8s.io/v1", "NetworkPolicy"),
 }
-"""``(apiVersion, kind)`` of every child there may be. What else a service owns is not the operator's to delete."""
+"""``(apiVersion, kind)`` of every child that is seen and may be deleted. What else a service owns is not the operator's
+to delete.
+"""
 
 
-def is_served(spec: ServiceSpec) -> bool:
-    """Whether the service gets an address: not where it asks for keys, for nothing could check them yet."""
-    return spec.authentication == "None"
+def is_served(spec: ServiceSpec, settings: OperatorSettings) -> bool:
+    """Whether the service gets an address: not where it asks for keys and engines could not tell the gateway, which
+    checks them, from anybody else.
+    """
+    return spec.tenancy.authentication == "None" or bool(settings.secret)
 
 
 def missing_apis(spec: ServiceSpec, apis: frozenset[tuple[str, str]]) -> tuple[tuple[str, str, str], ...]:
@@ -67,11 +73,12 @@ def desired_children(
         network_policy(spec, settings),
         headless_service(spec),
         disruption_budget(spec),
+        *([credential_secret(spec, settings)] if launch.has_credential(spec, settings) else []),
         deployment(spec, settings, replicas),
     ]
     if (pod_monitor.API_VERSION, pod_monitor.KIND) in apis and spec.pod_monitor != "Disabled":
         children.append(pod_monitor.pod_monitor(spec))
-    if is_served(spec):
+    if is_served(spec, settings):
         children += [routing_config_map(spec), gateway_service(spec, settings), *_outside(spec, settings, apis)]
     return tuple(children)
 

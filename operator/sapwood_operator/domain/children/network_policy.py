@@ -15,12 +15,15 @@ API_VERSION, KIND = "networking.k8s.io/v1", "NetworkPolicy"
 
 
 def network_policy(spec: ServiceSpec, settings: OperatorSettings) -> dict[str, Any]:
-    """Return the policy: the gateway and the operator reach both ports, metrics peers the admin port."""
-    programs = [
-        _peer(settings.gateway_namespace, gateway_pods(settings)),
-        _peer(settings.operator_namespace, {names.NAME_LABEL: "sapwood", COMPONENT_LABEL: "operator"}),
-    ]
-    ingress = [{"from": programs, "ports": [_port(launch.HTTP_PORT), _port(launch.ADMIN_PORT)]}]
+    """Return the policy: gateway and operator reach both APIs, only the gateway the events of blocks, and metrics peers
+    the admin port.
+    """
+    gateway = _peer(settings.gateway_namespace, gateway_pods(settings))
+    operator = _peer(settings.operator_namespace, {names.NAME_LABEL: "sapwood", COMPONENT_LABEL: "operator"})
+    ingress = [{"from": [gateway, operator], "ports": [_port(launch.HTTP_PORT), _port(launch.ADMIN_PORT)]}]
+    if launch.publishes_blocks(spec):
+        blocks = [_port(launch.KV_EVENTS_PORT), _port(launch.KV_REPLAY_PORT)]
+        ingress.append({"from": [gateway], "ports": blocks})
     if settings.metrics_peers:
         peers = [dict(peer) for peer in settings.metrics_peers]
         ingress.append({"from": peers, "ports": [_port(launch.ADMIN_PORT)]})

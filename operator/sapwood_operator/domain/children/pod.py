@@ -8,6 +8,7 @@ from typing import Any
 
 from sapwood_contract import http
 from sapwood_operator.domain import launch, names
+from sapwood_operator.domain.children.credential import credential_name
 from sapwood_operator.domain.model import ClaimCache, ClaimModel, ModelCache, NodeCache, PodCache
 from sapwood_operator.domain.spec import Placement, ServiceSpec
 from sapwood_operator.settings import OperatorSettings
@@ -22,6 +23,8 @@ _STARTUP_SECONDS = 3600
 """How long a replica may download and load; the Deployment's deadline speaks earlier, but kills nothing."""
 _STARTUP_PERIOD_SECONDS = 2
 _CACHE_FOLDER = "/cache"
+_READABLE_BY_GROUP = 0o440
+"""The engine's user is no owner of a mounted Secret's files, but in the pod's group."""
 
 
 def engine_pod(spec: ServiceSpec, settings: OperatorSettings) -> dict[str, Any]:
@@ -41,7 +44,7 @@ def engine_pod(spec: ServiceSpec, settings: OperatorSettings) -> dict[str, Any]:
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "containers": [_engine(spec, settings)],
-        "volumes": _volumes(spec),
+        "volumes": _volumes(spec, settings),
         **_placement(spec.placement, spec.name),
     }
     if settings.image_pull_secrets:
@@ -55,11 +58,10 @@ def _engine(spec: ServiceSpec, settings: OperatorSettings) -> dict[str, Any]:
         "name": names.ENGINE_CONTAINER,
         "image": spec.engine.image or default_image,
         "imagePullPolicy": settings.image_pull_policy,
-        "args": launch.args(spec),
+        "args": launch.args(spec, settings),
         "env": _environment(spec),
         "ports": [
-            {"name": "http", "containerPort": launch.HTTP_PORT, "protocol": "TCP"},
-            {"name": "admin", "containerPort": launch.ADMIN_PORT, "protocol": "TCP"},
+            {"name": name, "containerPort": port, "protocol": "TCP"} for name, port in launch.ports(spec).items()
         ],
         "startupProbe": _probe(
             http.READYZ, period=_STARTUP_PERIOD_SECONDS, failures=_STARTUP_SECONDS // _STARTUP_PERIOD_SECONDS
@@ -74,7 +76,7 @@ def _engine(spec: ServiceSpec, settings: OperatorSettings) -> dict[str, Any]:
             "readOnlyRootFilesystem": True,
             "capabilities": {"drop": ["ALL"]},
         },
-        "volumeMounts": _mounts(spec),
+        "volumeMounts": _mounts(spec, settings),
     }
     if spec.resources:
         container["resources"] = dict(spec.resources)
@@ -102,7 +104,7 @@ def _probe(path: str, *, period: int, failures: int) -> dict[str, Any]:
     }
 
 
-def _volumes(spec: ServiceSpec) -> list[Mapping[str, Any]]:
+def _volumes(spec: ServiceSpec, settings: OperatorSettings) -> list[Mapping[str, Any]]:
     volumes: list[Mapping[str, Any]] = [
         {"name": "tmp", "emptyDir": {}},
         {"name": "shm", "emptyDir": {"medium": "Memory"}},
@@ -111,6 +113,9 @@ def _volumes(spec: ServiceSpec) -> list[Mapping[str, Any]]:
     if isinstance(spec.model.source, ClaimModel):
         claim = {"claimName": spec.model.source.claim, "readOnly": True}
         volumes.append({"name": "models", "persistentVolumeClaim": claim})
+    if launch.has_credential(spec, settings):
+        secret = {"secretName": credential_name(spec, settings), "defaultMode": _READABLE_BY_GROUP}
+        volumes.append({"name": "credential", "secret": secret})
     return volumes
 
 
@@ -125,7 +130,7 @@ def _cache_volume(cache: ModelCache) -> Mapping[str, Any]:
             return {"hostPath": {"path": path, "type": "Directory"}}
 
 
-def _mounts(spec: ServiceSpec) -> list[Mapping[str, Any]]:
+def _mounts(spec: ServiceSpec, settings: OperatorSettings) -> list[Mapping[str, Any]]:
     mounts: list[Mapping[str, Any]] = [
         {"name": "tmp", "mountPath": "/tmp"},
         {"name": "shm", "mountPath": "/dev/shm"},
@@ -133,6 +138,8 @@ def _mounts(spec: ServiceSpec) -> list[Mapping[str, Any]]:
     ]
     if isinstance(spec.model.source, ClaimModel):
         mounts.append({"name": "models", "mountPath": launch.MODEL_FOLDER, "readOnly": True})
+    if launch.has_credential(spec, settings):
+        mounts.append({"name": "credential", "mountPath": launch.CREDENTIAL_FOLDER, "readOnly": True})
     return mounts
 
 

@@ -26,8 +26,8 @@ def headless_service(spec: ServiceSpec) -> dict[str, Any]:
             "clusterIP": "None",
             "selector": names.selector(spec.name),
             "ports": [
-                {"name": "http", "port": launch.HTTP_PORT, "targetPort": "http", "protocol": "TCP"},
-                {"name": "admin", "port": launch.ADMIN_PORT, "targetPort": "admin", "protocol": "TCP"},
+                {"name": name, "port": port, "targetPort": name, "protocol": "TCP"}
+                for name, port in launch.ports(spec).items()
             ],
         },
     )

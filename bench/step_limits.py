@@ -31,7 +31,7 @@ _PRODUCT_BARS = {_PRODUCTS_16: Bar(0.75, "at least"), _PRODUCTS_512: Bar(0.8, "a
 
 def main(argv: Sequence[str]) -> int:
     """Measure, print and judge; 1 where a bar is missed."""
-    parser = argparse.ArgumentParser(prog="bench/limits.py", allow_abbrev=False)
+    parser = argparse.ArgumentParser(prog="bench/step_limits.py", allow_abbrev=False)
     parser.add_argument("--rounds", type=int, default=15, help="default: %(default)s")
     given, engine_options = parser.parse_known_args(list(argv))
     machine = machine_facts()  # now, for the engine binds this thread to one core

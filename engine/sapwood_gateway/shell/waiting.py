@@ -1,0 +1,147 @@
+"""Where requests wait for a replica: at the door of a service that lets them, while no replica can take one more.
+
+It is looked at when something has changed that may let one in: a request has ended, a replica was heard of or has
+answered, the routes are others. Invariants: a request waits only behind others, or where no replica can take it; who
+leaves, however it leaves, has no place in the queue and none on a replica.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import count
+
+from sapwood_gateway.core.balance import NoReplica
+from sapwood_gateway.core.block_names import Naming
+from sapwood_gateway.core.fair_queue import FairQueue, Nobody, Ticket
+from sapwood_gateway.core.fleet import Fleet, Lease
+from sapwood_gateway.core.prefix_affinity import Prompt
+from sapwood_gateway.core.prices import price_of
+from sapwood_gateway.core.routes import ServiceKey
+from sapwood_gateway.shell import openai
+from sapwood_gateway.shell.call import Call
+from sapwood_gateway.shell.metrics import GatewayMetrics
+
+_EVENTS_SECONDS = 0.25
+"""After an answer's end its prompt counts as on its way for so long: the engine tells of it over another connection,
+which may be slower than this one."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiter:
+    begin: Callable[[], Lease | NoReplica]
+    admitted: asyncio.Future[Lease]
+
+
+class Waiting:
+    """Gives requests their place on a replica of ``fleet``, at once or later; for one event loop."""
+
+    def __init__(self, fleet: Fleet, *, metrics: GatewayMetrics, clock: Callable[[], float] = time.monotonic) -> None:
+        self._fleet = fleet
+        self._metrics = metrics
+        self._clock = clock
+        self._queues: dict[ServiceKey, FairQueue] = {}
+        """Of services for which somebody waits."""
+        self._waiters: dict[int, _Waiter] = {}
+        self._ids = count()
+        self._looks_soon = False
+        fleet.watch(self._changed)
+
+    def census(self) -> dict[str, int]:
+        """Return how many requests wait, for each service that lets them."""
+        services = self._fleet.routes.services.items()
+        found = {str(key): 0 for key, service in services if service.queue_max_requests}
+        return found | {str(key): len(queue) for key, queue in self._queues.items()}
+
+    async def begin(self, call: Call, prompts: Mapping[Naming, Prompt]) -> tuple[Lease, float]:
+        """Return the place of a request on a replica, once there is one, and how many seconds it has waited for it.
+
+        Whoever gets the place gives it to `end`.
+        Raises `TooMany` where too many wait already, and `Unavailable` where none may wait or the time is over.
+        """
+        service = call.service
+
+        def begin() -> Lease | NoReplica:
+            return self._fleet.begin(service.key, call.model, tried=(), now=self._clock(), prompts=prompts)
+
+        queue = self._queues.get(service.key)
+        if queue is None:
+            lease = begin()
+            if isinstance(lease, Lease):
+                return lease, 0.0
+            if not service.queue_max_requests:
+                self._metrics.unroutable()
+                raise openai.no_replica(service.key, lease)
+            queue = self._queues[service.key] = FairQueue()
+        elif len(queue) >= service.queue_max_requests:
+            self._turned_away()
+            raise openai.queue_full(service.key, len(queue))
+        num_prompt_tokens = next((prompt.num_tokens for prompt in prompts.values()), None)
+        price = price_of(len(call.body), num_prompt_tokens=num_prompt_tokens, max_answer_tokens=call.max_answer_tokens)
+        since = self._clock()
+        try:
+            lease = await self._wait(call, queue, Ticket(next(self._ids), call.tenant.id, call.model, price), begin)
+        finally:
+            self._metrics.waited(waited_seconds := self._clock() - since)
+        return lease, waited_seconds
+
+    def end(self, lease: Lease) -> None:
+        """Give a request's place back, however the request went."""
+        self._fleet.end(lease, now=self._clock())
+        if lease.placed is not None:
+            asyncio.get_running_loop().call_later(_EVENTS_SECONDS, self._fleet.prefixes.computed, lease.placed)
+
+    async def _wait(
+        self, call: Call, queue: FairQueue, ticket: Ticket, begin: Callable[[], Lease | NoReplica]
+    ) -> Lease:
+        key = call.service.key
+        waiter = _Waiter(begin, asyncio.get_running_loop().create_future())
+        self._waiters[ticket.id] = waiter
+        queue.join(ticket, share=call.tenant.share)
+        self._look(key)  # those before it may wait for replicas of another model
+        try:
+            async with asyncio.timeout(call.service.queue_max_wait_seconds):
+                return await waiter.admitted
+        except BaseException as error:
+            if waiter.admitted.done() and not waiter.admitted.cancelled():
+                self.end(waiter.admitted.result())  # it came in the moment in which the request left
+            if isinstance(error, TimeoutError):
+                self._turned_away()
+                raise openai.queue_timeout(key, call.service.queue_max_wait_seconds) from None
+            raise
+        finally:
+            del self._waiters[ticket.id]
+            queue.leave(ticket.id)
+            if not len(queue) and self._queues.get(key) is queue:
+                del self._queues[key]
+
+    def _turned_away(self) -> None:
+        self._metrics.unroutable()
+        self._metrics.rejected("overload")
+
+    def _changed(self) -> None:
+        if self._queues and not self._looks_soon:
+            self._looks_soon = True
+            asyncio.get_running_loop().call_soon(self._look_at_all)
+
+    def _look_at_all(self) -> None:
+        self._looks_soon = False
+        for key in tuple(self._queues):
+            self._look(key)
+
+    def _look(self, key: ServiceKey) -> None:
+        """Let in whom the replicas of one service can take."""
+        queue = self._queues[key]
+        while True:
+            models = {model for model in queue.models if self._fleet.can_begin(key, model, now=self._clock())}
+            ticket = queue.next(models)
+            if isinstance(ticket, Nobody):
+                return
+            waiter = self._waiters[ticket.id]
+            if waiter.admitted.done():  # its client has left, and it has not been told yet
+                continue
+            lease = waiter.begin()
+            assert isinstance(lease, Lease), f"{key} can take {ticket.model} and does not: {lease}"
+            waiter.admitted.set_result(lease)

@@ -1,0 +1,168 @@
+"""Everything that runs on this machine, moved on step by step: documents, decisions, pods, the gateway and its file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+from sapwood_operator.domain.tenants import status_changes
+from sapwood_operator.local.command import CannotStart, Command, Machine, command_of, secret_content
+from sapwood_operator.local.discovery import DiscoveryFile, objects
+from sapwood_operator.local.documents import Documents
+from sapwood_operator.local.kubelet import Kubelet
+from sapwood_operator.local.pod import Pod, Ports
+from sapwood_operator.local.processes import Process
+from sapwood_operator.local.reconcile import Told, deployment_of, reconcile
+from sapwood_operator.local.supervised import Supervised, Waiting
+from sapwood_operator.local.world import JsonObject, ServiceKey, World
+from sapwood_operator.settings import OperatorSettings
+
+GATEWAY_LOG = "gateway"
+Start = Callable[[Sequence[str], Mapping[str, str], str], Process]
+"""Starts ``sapwood`` with arguments and an environment, and with a log of that name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What the platform finds and uses on this machine."""
+
+    num_cores: int
+    folders: Mapping[str, Path]
+    """By the name of a claim or volume."""
+    environment: Mapping[str, str]
+    volumes_folder: Path
+    """Where the claims of the files get their folders."""
+    secrets_folder: Path
+    start: Start
+    new_ports: Callable[[Collection[int]], Ports]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayPlace:
+    """Where the gateway is."""
+
+    url: str
+    """For clients."""
+    admin_url: str
+    arguments: tuple[str, ...]
+    """Of ``sapwood``."""
+
+
+@dataclass(slots=True)
+class Platform:
+    """All that runs. Everything happens in `step`."""
+
+    settings: OperatorSettings
+    surroundings: Surroundings
+    gateway: GatewayPlace
+    discovery: DiscoveryFile
+    world: World = field(default_factory=World)
+    documents: Documents = field(default_factory=Documents)
+    gateway_is_ready: bool = False
+    tenant_problems: tuple[str, ...] = ()
+    """Why keys of Tenants are refused."""
+    is_ending: bool = False
+    """Set to let everything finish and go."""
+    _routes: list[JsonObject] = field(default_factory=list)
+    _decided: dict[ServiceKey, tuple[JsonObject, list[Pod]]] = field(default_factory=dict)
+    """What each service was decided from last, with the status that came of it."""
+    _judged: Documents = field(default_factory=Documents)
+    """Whose Tenants were judged last."""
+    kubelet: Kubelet = field(init=False)
+    gateway_program: Supervised = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.kubelet = Kubelet(commands=self._command, start=self._start, new_ports=self.surroundings.new_ports)
+        self.gateway_program = Supervised(lambda: self.surroundings.start(self.gateway.arguments, {}, GATEWAY_LOG))
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing is left, after `is_ending` was set."""
+        return self.is_ending and not self.kubelet.pods and isinstance(self.gateway_program.state, Waiting)
+
+    def step(self, now: float, date: datetime) -> list[Told]:
+        """Do what is due at ``now`` (monotonic clock) and return what happened; ``date`` has a time zone."""
+        self._judge_tenants(date)
+        told: list[Told] = []
+        self.world.set_services(() if self.is_ending else self.documents.services)
+        for key in sorted(self.world.services):
+            pods = self.kubelet.pods_of(key)
+            # The decision would be the same one: it costs a hundred times as much as this look.
+            if self._decided.get(key) != (self.world.services[key], pods):
+                told += reconcile(self.world, self.kubelet, key, self.settings, date)
+                self._decided[key] = (self.world.services[key], pods)
+        deployments = self._deployments()
+        self.kubelet.step(deployments, now)
+        # The route of a service that ends stays until the end: who calls it then is told to try again.
+        if not self.is_ending:
+            self._routes = self.world.of_kind("ConfigMap")
+        self.discovery.write(objects(self._routes, self.kubelet.pods, self.documents.tenants))
+        if self.is_ending and not self.kubelet.pods and not self.gateway_program.is_leaving:
+            self.gateway_program.terminate()
+        self.gateway_program.step(now)
+        return told
+
+    def kill(self) -> None:
+        """End everything at once."""
+        self.kubelet.kill()
+        self.gateway_program.kill()
+
+    def _judge_tenants(self, date: datetime) -> None:
+        """Those of a namespace together, as the operator does whenever one of them changes."""
+        if self._judged is self.documents:
+            return
+        self._judged = self.documents
+        by_namespace: dict[str, list[JsonObject]] = {}
+        for tenant in self.documents.tenants:
+            by_namespace.setdefault(tenant["metadata"]["namespace"], []).append(tenant)
+        self.tenant_problems = tuple(
+            f"Tenant {tenant['metadata']['name']}: {condition['reason']}: {condition['message']}"
+            for tenants in by_namespace.values()
+            for tenant, status in status_changes(tenants, date)
+            for condition in status["conditions"]
+            if condition["status"] != "True"
+        )
+
+    def _deployments(self) -> dict[ServiceKey, JsonObject]:
+        found = {key: deployment_of(self.world, key) for key in self.world.services}
+        return {key: deployment for key, deployment in found.items() if deployment is not None}
+
+    def _command(self, pod: Pod) -> Command | CannotStart:
+        try:
+            return command_of(pod, self._machine())
+        except OSError as error:  # a folder or a Secret's file that cannot be made
+            return CannotStart(f"{error.filename}: {error.strerror}")
+
+    def _machine(self) -> Machine:
+        secrets = (*self.documents.secrets, *self.world.of_kind("Secret"))
+        named = {(each["metadata"]["namespace"], each["metadata"]["name"]): secret_content(each) for each in secrets}
+        num_engines = sum(int(each["spec"]["replicas"]) for each in self._deployments().values())
+        return Machine(
+            num_cores=self.surroundings.num_cores,
+            num_engines=num_engines,
+            folders={**self._claims(), **self.surroundings.folders},
+            secrets=named,
+            environment=self.surroundings.environment,
+            keep=self._keep_secret,
+        )
+
+    def _claims(self) -> dict[str, Path]:
+        """Return the folders of the claims that the files have; they stay, as what a cluster makes for a claim does."""
+        folders = {name: self.surroundings.volumes_folder / name for name in self.documents.claims}
+        for folder in folders.values():
+            folder.mkdir(parents=True, exist_ok=True)
+        return folders
+
+    def _start(self, pod: Pod, command: Command) -> Process:
+        return self.surroundings.start(command.arguments, command.environment, pod.name)
+
+    def _keep_secret(self, namespace: str, name: str, content: Mapping[str, bytes]) -> Path:
+        folder = self.surroundings.secrets_folder / namespace / name
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for key, value in content.items():
+            path = folder / key
+            path.touch(mode=0o600)
+            path.write_bytes(value)
+        return folder

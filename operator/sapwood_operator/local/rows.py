@@ -1,0 +1,105 @@
+"""What the table says of each replica and service, as texts."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sapwood_operator.local.figures import Figures, median_seconds
+from sapwood_operator.local.platform import Platform
+from sapwood_operator.local.pod import NotMade, Pod, Resting, Serving, Starting
+
+_NOTHING = "–"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One replica."""
+
+    service: str
+    replica: str
+    state: str
+    requests: str
+    """Under way, and ended."""
+    hit_rate: str
+    """Share of prompt tokens that a cache held."""
+    ttft: str
+    """Median time to first token."""
+    tokens_per_second: str
+    restarts: str
+
+
+def rows(platform: Platform, figures: Figures, now: float) -> list[Row]:
+    """Return a row a replica, in the order in which they were made."""
+    return [_row(pod, figures, now) for pod in platform.kubelet.pods]
+
+
+def _row(pod: Pod, figures: Figures, now: float) -> Row:
+    reading = figures.last(pod.name)
+    median = median_seconds(reading.ttft_buckets)
+    hit_rate = f"{reading.cached_tokens / reading.prompt_tokens:.0%}" if reading.prompt_tokens else _NOTHING
+    rate = figures.tokens_per_second(pod.name)
+    return Row(
+        service=pod.service.name,
+        replica=pod.name,
+        state=state_of(pod, now),
+        requests=f"{reading.num_running} / {reading.num_requests}",
+        hit_rate=hit_rate,
+        ttft=_NOTHING if median is None else f"{median * 1000:.0f} ms" if median < 1 else f"{median:.1f} s",
+        tokens_per_second=f"{rate:.0f}" if rate else _NOTHING,
+        restarts=str(pod.num_restarts),
+    )
+
+
+def state_of(pod: Pod, now: float | None = None) -> str:
+    """Return how a replica is; with ``now``, also when it is started again."""
+    match pod.condition:
+        case _ if pod.is_leaving:
+            return "draining"
+        case Starting():
+            return "starting"
+        case Serving(is_ready):
+            return "ready" if is_ready else "not ready"
+        case Resting(until):
+            return "ended" if now is None else f"starts again in {max(0, math.ceil(until - now))} s"
+        case NotMade():
+            return "cannot start"
+
+
+def remarks(platform: Platform) -> list[str]:
+    """Return what is to be known of the services beside their replicas."""
+    found = []
+    for key, service in sorted(platform.world.services.items()):
+        conditions = {each["type"]: each for each in (service.get("status") or {}).get("conditions") or ()}
+        # Ready tells what Degraded does, and how many serve meanwhile.
+        for type_ in ("Degraded" if _is(conditions, "Ready", "True") else "Ready", "Unsupported"):
+            if _is(conditions, type_, "False" if type_ == "Ready" else "True"):
+                found.append(f"{key.name}: {conditions[type_]['reason']}: {conditions[type_]['message']}")
+    others = (*platform.tenant_problems, *platform.documents.not_acted_on, platform.discovery.problem)
+    return [*found, *filter(None, others)]
+
+
+def _is(conditions: Mapping[str, Mapping[str, Any]], type_: str, status: str) -> bool:
+    return type_ in conditions and conditions[type_]["status"] == status
+
+
+def example_call(platform: Platform) -> str:
+    """Return a command that calls the first service, in lines that a terminal need not break; empty without one."""
+    if not platform.documents.services:
+        return ""
+    service = platform.documents.services[0]
+    body = {"model": _model(service), "messages": [{"role": "user", "content": "Hello"}]}
+    key = ['-H "Authorization: Bearer $API_KEY"'] if _asks_for_keys(service) else []
+    url = f"curl {platform.gateway.url}/v1/chat/completions"
+    return " \\\n  ".join([url, "-H 'Content-Type: application/json'", *key, f"-d '{json.dumps(body)}'"])
+
+
+def _model(service: Mapping[str, Any]) -> str:
+    return str(service["spec"]["model"].get("name") or service["metadata"]["name"])
+
+
+def _asks_for_keys(service: Mapping[str, Any]) -> bool:
+    return (service["spec"].get("tenancy") or {}).get("authentication") == "ApiKey"
