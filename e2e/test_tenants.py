@@ -47,6 +47,9 @@ SPEC: dict[str, Any] = {
     "rollout": {"drainTimeout": "5s"},
 }
 ACME, ZETA, LATE, STRANGER = "key-of-acme", "key-of-zeta", "key-of-late", "key-of-nobody"
+HIDDEN, FORBIDDEN = "key-of-hidden", "key-of-forbidden"
+KEY_SECRET = "tenant-keys"
+"""The Secret that gateways may read."""
 OPERATOR_POD = {"app.kubernetes.io/name": "sapwood", "app.kubernetes.io/component": "operator"}
 """Labels of pods that an engine's NetworkPolicy lets in; nothing else looks at them."""
 _numbers = count(1)
@@ -93,6 +96,14 @@ class Shop:
         }
         self.world.apply(TENANTS, manifest)
 
+    def make_hidden_tenant(self, name: str, key: str, *, secret: str) -> None:
+        """Apply a Tenant whose hash is in a Secret, and that Secret."""
+        sha256 = hashlib.sha256(key.encode()).hexdigest()
+        metadata = {"name": secret, "namespace": NAMESPACE}
+        manifest = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": {name: sha256}}
+        self.world.apply(f"/api/v1/namespaces/{NAMESPACE}/secrets", manifest)
+        self.make_tenant(name, apiKeys=[{"name": "first", "sha256SecretRef": {"name": secret, "key": name}}])
+
     def reason(self, tenant: str) -> str:
         """Return why a Tenant is, or is not, Ready; empty while nothing is said of its present spec."""
         live = self.world.call("GET", f"{TENANTS}/{tenant}")
@@ -138,7 +149,7 @@ def shop() -> Iterator[Shop]:
     world = World(config.new_client_from_config())  # type: ignore[no-untyped-call]  # as the library is
     release = connect(world)
     release.uninstall()  # what an earlier module left
-    release.install({"gateway": {"drainSeconds": 5}})
+    release.install({"gateway": {"drainSeconds": 5, "tenants": {"keySecrets": [KEY_SECRET]}}})
     service = world.get(f"/api/v1/namespaces/{RELEASE_NAMESPACE}/services/sapwood-gateway")
     assert service is not None
     made = Shop(world, f"http://{service['spec']['clusterIP']}")
@@ -238,6 +249,18 @@ def test_a_key_of_two_tenants_is_nobodys_until_one_of_them_goes(shop: Shop) -> N
     shop.world.delete(f"{TENANTS}/thief")
     eventually(lambda: shop.reason("zeta") == "Ready", "ready again")
     eventually(lambda: {shop.status(ZETA) for _ in range(4)} == {200}, "answered again", within_seconds=10)
+
+
+def test_a_hash_in_a_secret_counts_where_the_chart_lets_gateways_read_that_and_nowhere_else(shop: Shop) -> None:
+    shop.make_hidden_tenant("forbidden", FORBIDDEN, secret="other-keys")
+    shop.make_hidden_tenant("hidden", HIDDEN, secret=KEY_SECRET)
+    eventually(lambda: {shop.status(HIDDEN) for _ in range(4)} == {200}, "the key from the Secret", within_seconds=30)
+    eventually(lambda: {shop.reason("hidden"), shop.reason("forbidden")} == {"Ready"}, "statuses that name the Secrets")
+    assert {shop.status(FORBIDDEN) for _ in range(4)} == {401}
+    shop.world.delete(f"/api/v1/namespaces/{NAMESPACE}/secrets/{KEY_SECRET}")
+    eventually(lambda: {shop.status(HIDDEN) for _ in range(4)} == {401}, "the key gone", within_seconds=60)
+    for name in ("hidden", "forbidden"):
+        shop.world.delete(f"{TENANTS}/{name}")
 
 
 def test_an_engine_answers_nobody_but_the_gateway(shop: Shop) -> None:

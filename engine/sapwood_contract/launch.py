@@ -49,11 +49,13 @@ class LaunchOptions:
     )
     gateway_credential_file: str | None = _option(
         None,
-        "file with the credential by which the gateway is known; nobody calls either API without it or a key;"
-        " none: the gateway is a caller like others",
+        "file with the credential by which the gateway is known; nobody calls either API without it or a key, and of"
+        " the admin API it opens only what routing needs; none: the gateway is a caller like others",
     )
     admin_key_file: str | None = _option(
-        None, "file with keys of the admin API, one a line; none: whoever reaches it may use it"
+        None,
+        "file with keys of the admin API, one a line; none: whoever reaches it may use it, and with"
+        " --gateway-credential-file nobody",
     )
     dtype: DtypeName = _option("auto", "arithmetic of the model; auto: the fastest that this device computes natively")
     quantization: QuantizationName = _option(

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import uvloop
 
-from sapwood_gateway.shell.discovery.reflector import Api
+from sapwood_gateway.shell.discovery.cluster import Api
 from sapwood_gateway.shell.ending import EXIT_FAILED
 from sapwood_gateway.shell.logs import configure_logging
 from sapwood_gateway.shell.options import parse

@@ -140,6 +140,20 @@ def test_nobody_may_read_a_secret_or_do_everything() -> None:
     assert not [verbs for role in rules.values() for verbs in role.values() if "*" in verbs]
 
 
+@pytest.mark.parametrize("values", [{}, NAMESPACED], ids=["cluster", "namespaces"])
+def test_the_gateway_may_read_the_secrets_that_are_named_for_tenants_and_nobody_else_gains_a_right(
+    values: dict[str, Any],
+) -> None:
+    named = {"gateway": {"tenants": {"keySecrets": ["tenant-keys", "123"]}}}
+    for kind in ("ClusterRole", "Role"):
+        before, after = roles(render(values), kind), roles(render(values | named), kind)
+        for name in before:
+            is_gateways = name.endswith("sapwood-gateway")
+            more = {"/secrets=tenant-keys": ("get",), "/secrets=123": ("get",)} if is_gateways else {}
+            assert after[name] == before[name] | more
+        assert before.keys() == after.keys()
+
+
 def test_users_get_rights_through_the_built_in_roles() -> None:
     users = {
         name: role

@@ -78,6 +78,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"operator": {"resources": {"limits": {"memory": "1 GB"}}}}, "/operator/resources/limits/memory"),
     ({"images": {"pullPolicy": "Sometimes"}}, "'Always', 'IfNotPresent', 'Never'"),
     ({"watchNamespaces": ["Team_A"]}, "/watchNamespaces/0"),
+    ({"gateway": {"tenants": {"keySecrets": ["*"]}}}, "/gateway/tenants/keySecrets/0"),
+    ({"gateway": {"tenants": {"keySecrets": [""]}}}, "/gateway/tenants/keySecrets/0"),
     ({"metrics": {"peers": [{}]}}, "/metrics/peers/0"),
     ({"metrics": {"podMonitor": {"interval": "often"}}}, "/metrics/podMonitor/interval"),
 ]

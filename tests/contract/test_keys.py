@@ -12,33 +12,34 @@ from sapwood_contract.keys import HASH_BYTES, TOKEN_BYTES, chain, namespace_root
 from sapwood_engine.core.keys import token_key
 
 fields = st.none() | st.text(max_size=4)
-namespaces = st.tuples(st.text(max_size=4), fields, fields, fields)
+namespaces = st.tuples(st.text(max_size=4), fields, fields, fields, fields)
+Fields = tuple[str, str | None, str | None, str | None, str | None]
+"""Of a namespace; the last one is the tenant."""
 tokens = st.lists(st.integers(0, 2), max_size=12)
 PAGE_BYTES = 4 * TOKEN_BYTES
 ROOT = namespace_root("model", None, None, None)
 
 
 @given(namespaces, namespaces)
-def test_two_namespaces_have_one_root_only_where_they_are_the_same(
-    one: tuple[str, str | None, str | None, str | None], other: tuple[str, str | None, str | None, str | None]
-) -> None:
+def test_two_namespaces_have_one_root_only_where_they_are_the_same(one: Fields, other: Fields) -> None:
     assert (namespace_root(*one) == namespace_root(*other)) == (one == other)
 
 
 @pytest.mark.parametrize(
     ("one", "other"),
     [
-        (("m", "ab", None, None), ("m", "a", "b", None)),
-        (("m", "a", None, None), ("ma", None, None, None)),
-        (("m", "", None, None), ("m", None, None, None)),
-        (("m", "-", None, None), ("m", None, "-", None)),
-        (("m", "0:", None, None), ("m", "", "", None)),
-        (("m", "1:a", None, None), ("m", "a", None, None)),
+        (("m", "ab", None, None, None), ("m", "a", "b", None, None)),
+        (("m", "a", None, None, None), ("ma", None, None, None, None)),
+        (("m", "", None, None, None), ("m", None, None, None, None)),
+        (("m", "-", None, None, None), ("m", None, "-", None, None)),
+        (("m", "0:", None, None, None), ("m", "", "", None, None)),
+        (("m", "1:a", None, None, None), ("m", "a", None, None, None)),
+        (("m", None, None, None, "a"), ("m", None, None, "a", None)),
+        (("m", None, None, "a", "b"), ("m", None, None, "a1:b", None)),
+        (("m", None, None, None, "a"), ("m", None, None, None, "b")),
     ],
 )
-def test_nobody_forges_a_namespace_by_moving_text_between_its_fields(
-    one: tuple[str, str | None, str | None, str | None], other: tuple[str, str | None, str | None, str | None]
-) -> None:
+def test_nobody_forges_a_namespace_by_moving_text_between_its_fields(one: Fields, other: Fields) -> None:
     assert namespace_root(*one) != namespace_root(*other)
 
 
@@ -61,9 +62,9 @@ def test_a_chain_goes_on_from_any_of_its_blocks(ids: list[int], at: int) -> None
     assert chain(before, token_key(ids[4 * at :]), PAGE_BYTES) == whole[at:]
 
 
-@given(tokens)
-def test_other_namespaces_share_no_block(ids: list[int]) -> None:
-    other = namespace_root("model", None, None, "salt")
+@given(tokens, st.sampled_from([("model", None, None, "salt", None), ("model", None, None, None, "acme")]))
+def test_other_namespaces_share_no_block(ids: list[int], fields_of_other: Fields) -> None:
+    other = namespace_root(*fields_of_other)
     assert not set(chain(ROOT, token_key(ids), PAGE_BYTES)) & set(chain(other, token_key(ids), PAGE_BYTES))
 
 

@@ -125,7 +125,8 @@ def two_engines(*command: str) -> Iterator[Service]:
     """Run two engines that ``command`` starts, and a gateway before them."""
     with program(*command) as a, program(*command) as b:
         engines = [f"--engine={each.url},{each.admin_url}" for each in (a, b)]
-        options = ("--policy=prefix-affinity", "--load-interval-seconds=0.1", *engines)
+        # The machine may be busy with other things: no prompt is to be late for that.
+        options = ("--policy=prefix-affinity", "--load-interval-seconds=0.1", "--prompt-patience-seconds=20", *engines)
         with (
             program("-m", "sapwood", "gateway", *options) as gateway,
             httpx.Client(timeout=_DEADLINE_SECONDS) as http,

@@ -12,6 +12,7 @@ import aiohttp
 import pytest
 from support_gateway import MODEL, Steps, echo
 from support_gateway_process import GATEWAY, engine, gateway_process, is_ready
+from yarl import URL
 
 PATH = "/v1/chat/completions"
 
@@ -79,6 +80,19 @@ async def test_an_engine_that_still_loads_gets_nothing() -> None:
         running.client.post(PATH, json={"model": MODEL}) as response,
     ):
         assert (response.status, (await response.json())["error"]["code"]) == (503, "no_replica_ready")
+
+
+async def test_what_neither_port_can_read_is_an_error_object_that_shows_nothing_of_it() -> None:
+    async with engine(echo) as a, gateway_process(a) as running:
+        for port in (running.port, URL(running.admin_url).port):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"GET /livez HTTP/1.1\r\nHost: x\r\nAuthorization : Bearer sk-secret\r\n\r\n")
+            head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+            writer.close()
+            assert b" 400 " in head.splitlines()[0]
+            assert b"X-Request-Id: " in head
+            assert json.loads(body)["error"]["code"] == "invalid_request"
+            assert not any(word in head + body for word in (b"sk-secret", b"aiohttp", b"Python/"))
 
 
 async def test_a_connection_that_brings_no_whole_head_is_closed() -> None:

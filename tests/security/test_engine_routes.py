@@ -74,7 +74,7 @@ CALLERS: Mapping[str, tuple[Mapping[str, str], frozenset[RouteClass]]] = {
     "other tenant's key": (bearer(OTHERS), frozenset({"open"})),
     "wrong key": (bearer("wrong"), frozenset({"open"})),
     "admin key": (bearer(ADMIN), frozenset({"open", "gateway", "admin"})),
-    "gateway credential": ({CREDENTIAL_HEADER: CREDENTIAL}, frozenset({"open", "user", "gateway", "admin"})),
+    "gateway credential": ({CREDENTIAL_HEADER: CREDENTIAL}, frozenset({"open", "user", "gateway"})),
     "gateway credential as a key": (bearer(CREDENTIAL), frozenset({"open"})),
     "another service's credential": ({CREDENTIAL_HEADER: "of another service"}, frozenset({"open"})),
 }
@@ -167,6 +167,21 @@ async def test_a_path_that_is_in_no_class_and_any_method_of_one_that_is_need_a_k
 ) -> None:
     async with http(apps(FakeClient())[port]) as api:
         assert (await api.request(method, path)).status_code == 401
+
+
+@pytest.mark.parametrize("route", [route for route, of in CLASSES.items() if of == "admin"], ids=" ".join)
+@pytest.mark.parametrize(
+    "headers", [{}, {CREDENTIAL_HEADER: CREDENTIAL}, bearer(ADMIN)], ids=["none", "gateway", "admin"]
+)
+async def test_an_engine_with_a_credential_and_no_admin_keys_has_its_admin_api_closed_and_says_how_it_is_opened(
+    route: Place, headers: Mapping[str, str]
+) -> None:
+    client = FakeClient()
+    async with http(build_admin_app(client, credentials=frozenset({CREDENTIAL}))) as admin:
+        error = error_of(await admin.request(route[1], route[2], headers=dict(headers)), 403)
+    assert error["code"] == "admin_closed"
+    assert "--admin-key-file" in error["message"]
+    assert not was_asked(client)
 
 
 async def test_an_engine_that_is_configured_with_nothing_is_open_and_knows_no_gateway() -> None:

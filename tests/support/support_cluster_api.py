@@ -1,4 +1,5 @@
-"""A small API server that lists and watches config maps, endpoint slices and tenants, over a real socket.
+"""A small API server that lists and watches config maps, endpoint slices and tenants, and has Secrets, over a real
+socket.
 
 It knows as much of the real one's manners as discovery relies on: versions that rise with every change, label
 selectors, watches that begin after a version, bookmarks, and 410 for versions that it has forgotten. The real one is
@@ -45,6 +46,8 @@ class FakeClusterApi:
     requests: list[str] = field(default_factory=list)
     refusals: list[int] = field(default_factory=list)
     """Statuses that the next requests get."""
+    secret_refusals: dict[str, int] = field(default_factory=dict)
+    """Status of every question for the Secret of a name; 0: the connection breaks."""
     num_watching: int = 0
     watching: asyncio.Event = field(default_factory=asyncio.Event)
     changed: asyncio.Condition = field(default_factory=asyncio.Condition)
@@ -107,6 +110,18 @@ class FakeClusterApi:
         listing = {"metadata": {"resourceVersion": str(self.version)}, "items": items}
         return web.Response(body=_encode(listing), content_type="application/json")
 
+    async def handle_secret(self, request: web.Request) -> web.Response:
+        self.requests.append(request.path)
+        namespace, name = request.match_info["namespace"], request.match_info["name"]
+        found = self.objects.get(("secrets", namespace, name))
+        status = self.secret_refusals.get(name, 404 if found is None else 200)
+        if status == 0:
+            assert request.transport is not None
+            request.transport.close()
+        if status != 200:
+            return web.json_response({"kind": "Status", "message": f"secrets {name!r}"}, status=status or 500)
+        return web.Response(body=_encode(found or {}), content_type="application/json")
+
     async def _watch(self, request: web.Request, kind: str, wanted: Any) -> web.StreamResponse:
         seen = int(request.query["resourceVersion"])
         if seen < self.oldest:
@@ -144,6 +159,7 @@ async def cluster_api() -> AsyncIterator[FakeClusterApi]:
     app = web.Application()
     for path in _PATHS:
         app.router.add_get(path, fake.handle)
+    app.router.add_get("/api/v1/namespaces/{namespace}/secrets/{name}", fake.handle_secret)
     async with serving(app) as url:
         fake.url = url
         yield fake

@@ -13,6 +13,7 @@ import aiohttp
 from aiohttp import web
 
 from sapwood_contract.routing import RoutingPolicy
+from sapwood_gateway.core.balance import Report
 from sapwood_gateway.core.circuit import CircuitSettings
 from sapwood_gateway.core.fleet import Fleet
 from sapwood_gateway.core.quotas import WhenUnknown
@@ -28,11 +29,13 @@ from sapwood_gateway.shell.metrics import GatewayMetrics
 from sapwood_gateway.shell.prompts import PATIENCE_SECONDS, NoTexts, Prompts, ReadsTexts
 from sapwood_gateway.shell.proxy import Proxy, ProxySettings
 from sapwood_gateway.shell.quota_store import LocalQuotaStore, QuotaStore
+from sapwood_gateway.shell.server import Runner
 from sapwood_gateway.shell.upstream import new_session
 
 MODEL = "fake/model-1"
 CHAT = ServiceKey("team", "chat")
 NO_TENANTS = Tenants()
+KNOWS_GATEWAY = Report("ready", 0, 0, 0, knows_gateway=True)
 CIRCUIT = CircuitSettings(failures_to_open=3, rest_seconds=10.0, longest_rest_seconds=60.0)
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -72,9 +75,7 @@ class Upstream:
 @asynccontextmanager
 async def serving(app: web.Application, *, port: int = 0) -> AsyncIterator[str]:
     """Serve ``app`` as the gateway's own program does; yields the address."""
-    runner = web.AppRunner(
-        app, access_log=None, handler_cancellation=True, auto_decompress=False, shutdown_timeout=0.05
-    )
+    runner = Runner(app, access_log=None, handler_cancellation=True, auto_decompress=False, shutdown_timeout=0.05)
     await runner.setup()
     listening = socket.create_server(("127.0.0.1", port))
     await web.SockSite(runner, listening).start()
@@ -148,9 +149,15 @@ async def gateway(
     when_unknown: WhenUnknown = "open",
     wall_clock: Callable[[], float] = lambda: 0.0,
 ) -> AsyncIterator[Gateway]:
-    """Run a gateway over ``routes_``; retries follow at once, and rested circuits do not recover by themselves."""
+    """Run a gateway over ``routes_``; retries follow at once, and rested circuits do not recover by themselves.
+
+    Replicas of services with keys have reported once, that they know the gateway.
+    """
     fleet = Fleet(circuit=CIRCUIT)
     fleet.update(routes_)
+    for key, service in routes_.services.items():
+        for replica in routes_.of(key) if service.authentication == "ApiKey" else ():
+            fleet.reported(replica.id, KNOWS_GATEWAY)
     metrics = metrics_of(fleet, num_queued=lambda: proxy.waiting.census())
     traffic = Traffic()
     credentials = Credentials(Secrets(installation=secret), lambda: fleet.routes)

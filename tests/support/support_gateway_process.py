@@ -72,6 +72,7 @@ async def gateway_process(
             async with asyncio.timeout(60):
                 while not await is_ready(client, admin_url):
                     assert process.returncode is None
+                    await asyncio.sleep(0.05)  # what is waited for needs the processor
             yield Running(process, port, client, admin_url)
     finally:
         if process.returncode is None:

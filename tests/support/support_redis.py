@@ -1,12 +1,12 @@
-"""A real redis-server on this machine, which can be killed and started again."""
+"""A real redis-server on this machine, which can be killed and started again, and servers that only seem to be one."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import subprocess
 from asyncio.subprocess import Process
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import redis.asyncio
@@ -46,7 +46,7 @@ class RedisServer:
         await self.process.wait()
         self.process = None
 
-    @asynccontextmanager
+    @contextlib.asynccontextmanager
     async def client(self) -> AsyncIterator[redis.asyncio.Redis]:
         client = redis.asyncio.Redis(port=self.port)
         try:
@@ -62,7 +62,7 @@ async def _answers(client: redis.asyncio.Redis) -> bool:
         return False
 
 
-@asynccontextmanager
+@contextlib.asynccontextmanager
 async def redis_server() -> AsyncIterator[RedisServer]:
     """Run a redis-server; the test is skipped where the program is not there."""
     server = RedisServer(needs("redis-server"), free_port())
@@ -72,3 +72,38 @@ async def redis_server() -> AsyncIterator[RedisServer]:
     finally:
         if server.process is not None:
             await server.kill()
+
+
+_GREETINGS = (b"CLIENT", b"HELLO", b"SELECT")
+"""What a client says when it connects."""
+
+
+@contextlib.asynccontextmanager
+async def false_redis(answer: bytes) -> AsyncIterator[str]:
+    """Run a server that greets as a Redis does and says ``answer`` to every question; empty: nothing, for ever.
+
+    Yields its address.
+    """
+    talks: dict[asyncio.Task[None] | None, asyncio.StreamWriter] = {}
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        talks[asyncio.current_task()] = writer
+        with contextlib.suppress(ConnectionError):  # the client may not like the answer
+            while line := await reader.readline():
+                words = []
+                for _ in range(int(line[1:])):
+                    num_bytes = int((await reader.readline())[1:])
+                    words.append((await reader.readexactly(num_bytes + 2))[:-2])
+                writer.write(b"+OK\r\n" if words[0].upper() in _GREETINGS else answer)
+        writer.close()
+
+    server = await asyncio.start_server(talk, "127.0.0.1")
+    try:
+        yield f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}/0"
+    finally:
+        server.close()
+        for task, writer in talks.items():
+            writer.transport.abort()
+            assert task is not None
+            await task
+        await server.wait_closed()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -141,6 +142,29 @@ def test_a_conversation_read_turn_by_turn_has_the_ids_of_one_read_at_once() -> N
         messages.append({"role": "user" if number % 2 == 0 else "assistant", "content": f"{number} <|end|> é"})
         body = chat_body(messages=messages)
         assert by_turns.read(CHAT, body, "tenant") == reader().read(CHAT, body)
+
+
+@pytest.mark.parametrize(
+    "other", [("b", {}), (None, {}), ("a", {"cache_salt": "s"}), ("a", {"extra_key": "s"})], ids=repr
+)
+def test_no_turn_is_kept_for_another_namespace_than_its_own(other: tuple[str | None, dict[str, str]]) -> None:
+    asked: list[list[str]] = []
+
+    class Told(Tokenizer):
+        def encode_all(
+            self, texts: Sequence[str], *, add_special_tokens: bool, field: str = "prompt"
+        ) -> list[list[int]]:
+            asked.append(list(texts))
+            return super().encode_all(texts, add_special_tokens=add_special_tokens, field=field)
+
+    made = PromptReader(Told(byte_backend(), chat_template=JinjaTemplate(TEMPLATE, {})), "revision")
+    tenant, more = other
+    for whose, fields in (("a", {}), ("a", {}), (tenant, more)):
+        made.read(CHAT, chat_body(**fields), whose)
+    first, again, others = asked
+    assert first
+    assert not again
+    assert others == first
 
 
 def test_the_reader_knows_which_revision_it_reads_for() -> None:

@@ -146,6 +146,13 @@ topologySpreadConstraints:
 - apiGroups: [serving.sapwood.dev]
   resources: [tenants]
   verbs: [list, watch]
+{{- with .root.Values.gateway.tenants.keySecrets }}
+# Hashes of API keys. No verb here lets it find out which Secrets there are.
+- apiGroups: [""]
+  resources: [secrets]
+  resourceNames: {{ toJson . }}
+  verbs: [get]
+{{- end }}
 {{- end }}
 
 {{/*

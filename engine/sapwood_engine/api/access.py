@@ -5,10 +5,11 @@
     open     probes and metrics                 nothing
     user     the OpenAI API                     an API key, or the gateway's credential
     gateway  what the gateway asks engines      the gateway's credential, or an admin key
-    admin    everything else of the admin API   an admin key, or the gateway's credential: the operator has it
+    admin    everything else of the admin API   an admin key
 
 A path that nobody has put into a class is ``user`` on the one port and ``admin`` on the other. A class for which
-nothing is configured is open to everybody who reaches the port. Pure: headers go in, a refusal comes out.
+nothing is configured is open to everybody who reaches the port; but where there is a credential and no admin key,
+``admin`` is closed to all. Pure: headers go in, a refusal comes out.
 """
 
 from __future__ import annotations
@@ -67,6 +68,16 @@ class NotTheGateway(RequestError):
         super().__init__(f"{header}: only the gateway may send this header; leave it out.")
 
 
+class AdminClosed(RequestError):
+    """The engine answers a gateway, and nobody has been named who may administer it."""
+
+    status = 403
+    code = "admin_closed"
+
+    def __init__(self) -> None:
+        super().__init__("This engine was started without keys of the admin API: start it with --admin-key-file.")
+
+
 @dataclass(frozen=True, slots=True)
 class Trusted:
     """What the gateway says of a request; the defaults where there is none."""
@@ -92,24 +103,30 @@ class Keys:
     def read(self, route: RouteClass, headers: Mapping[str, str]) -> Trusted:
         """Return what the gateway says of a request to a path of class ``route``.
 
-        ``headers``: looked up by name, whatever its case. Raises `AuthenticationFailed`, `NotTheGateway`, and
-        `InvalidField` for a header of the gateway's that cannot be used. Where no credential is configured nobody is
-        the gateway, and its headers mean nothing.
+        ``headers``: looked up by name, whatever its case. Raises `AuthenticationFailed`, `AdminClosed`,
+        `NotTheGateway`, and `InvalidField` for a header of the gateway's that cannot be used. Where no credential is
+        configured nobody is the gateway, and its headers mean nothing.
         """
         is_gateway = _is_one_of(headers.get(CREDENTIAL_HEADER, ""), self._credentials)
         if self._credentials and not is_gateway:
             for header in TRUSTED_HEADERS:
                 if header in headers:
                     raise NotTheGateway(header)
-        if not (route == "open" or is_gateway or self._may_enter(route, headers.get("Authorization", ""))):
+        if not (
+            route == "open"
+            or (is_gateway and route != "admin")
+            or self._may_enter(route, headers.get("Authorization", ""))
+        ):
             raise AuthenticationFailed
         return _trusted(headers) if is_gateway else Trusted()
 
     def _may_enter(self, route: RouteClass, authorization: str) -> bool:
-        """Whether somebody who is not the gateway may call a path of class ``route``."""
+        """Whether a key, or none, lets its caller use a path of class ``route``."""
         keys = self._users if route == "user" else self._admins
         if not keys and not self._credentials:
             return True
+        if not keys and route == "admin":
+            raise AdminClosed
         scheme, _, key = authorization.partition(" ")
         return _is_one_of(key.strip(), keys) and scheme.lower() == _BEARER
 

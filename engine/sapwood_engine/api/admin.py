@@ -192,7 +192,8 @@ def build_admin_app(
 ) -> FastAPI:
     """Return the admin API of ``engine``.
 
-    ``admin_keys``: any of them lets a request in, and so does any of the gateway's ``credentials``; neither means no
+    ``admin_keys``: any of them lets a request in. Any of the gateway's ``credentials`` does too where load, blocks or
+    the tokenizer are asked for, and where there are credentials alone, nobody gets at the rest. Neither means no
     authentication. Probes and metrics need no key.
     """
     app = FastAPI(title="Sapwood admin API", docs_url=None, redoc_url=None)

@@ -17,7 +17,7 @@ from sapwood_engine.api.answers import PromptTokensDetails, Unset, Usage
 from sapwood_engine.api.deltas import ClientGone, DeltaFeed, until_gone
 from sapwood_engine.api.engine_port import Engine
 from sapwood_engine.api.errors import json_response
-from sapwood_engine.api.sse import EventStream, event
+from sapwood_engine.api.sse import EventStream, comment, event
 from sapwood_engine.service.generation import Generation, TextDelta
 from sapwood_text.sampling_fields import GenerationFields
 
@@ -95,7 +95,8 @@ async def answer(
         if not stream:
             return json_response(await until_gone(request.receive, _collect(feed, writer, tally, num_choices)))
         first = await until_gone(request.receive, feed.next_batch())
-        response = EventStream(_batches(first, feed, writer, tally, num_choices), feed)
+        batches = _batches(first, feed, writer, tally, num_choices, is_tenants=request.state.trusted.tenant is not None)
+        response = EventStream(batches, feed)
         streaming = True
         return response
     except ClientGone:
@@ -114,7 +115,13 @@ async def _collect(feed: DeltaFeed, writer: Writer, tally: UsageTally, num_choic
 
 
 async def _batches(
-    batch: list[tuple[int, TextDelta]], feed: DeltaFeed, writer: Writer, tally: UsageTally, num_choices: int
+    batch: list[tuple[int, TextDelta]],
+    feed: DeltaFeed,
+    writer: Writer,
+    tally: UsageTally,
+    num_choices: int,
+    *,
+    is_tenants: bool,
 ) -> AsyncIterator[bytes]:
     while batch:
         events: list[bytes] = []
@@ -125,3 +132,5 @@ async def _batches(
         batch = await feed.next_batch()
     if writer.heading.chunk_usage is None:
         yield event(writer.usage_chunk(tally.usage()))
+    elif is_tenants:
+        yield comment(tally.usage())  # the gateway counts what its tenants use, whether or not they want to know

@@ -28,6 +28,11 @@ def event(value: Any) -> bytes:
     return b"data: " + _encoder.encode(value) + b"\n\n"
 
 
+def comment(value: Any) -> bytes:
+    """Return ``value`` as JSON in a comment, which no client takes for an event."""
+    return b": " + _encoder.encode(value) + b"\n\n"
+
+
 class EventStream(Response):
     """Sends what ``batches`` yields, each item in one write; stops at once when the client leaves.
 

@@ -14,9 +14,19 @@ from sapwood_gateway.core.prefix_affinity import Load
 from sapwood_gateway.core.routes import Replica, Service
 
 Fitness = Literal[
-    "fit", "terminating", "not_ready", "draining", "resting", "tried", "of_another_model", "knows_no_gateway", "full"
+    "fit",
+    "terminating",
+    "not_ready",
+    "draining",
+    "resting",
+    "tried",
+    "of_another_model",
+    "not_heard_from",
+    "knows_no_gateway",
+    "full",
 ]
-"""Whether a replica can take a request, or the first reason why not; ``full`` counts where requests can wait."""
+"""Whether a replica can take a request, or the first reason why not; ``full`` counts where requests can wait,
+``not_heard_from`` and ``knows_no_gateway`` where tenants must be kept apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +45,8 @@ class Report:
     """Its prefix cache; None where it has not said enough."""
     max_running: int = 0
     """Requests that it computes at once; 0: it has not said."""
-    knows_gateway: bool = True
-    """Whether it keeps apart the tenants that the gateway names; one that has not said so is taken to."""
+    knows_gateway: bool = False
+    """Whether it keeps apart the tenants that the gateway names; one that has not said so is not taken to."""
 
 
 _LEAST_WAITING = 2
@@ -44,7 +54,7 @@ _RUNNING_PER_WAITING = 8
 """A full engine has so many requests that wait for a place, an eighth of its places or two: between the end of one
 request and the next that the gateway sends there are some milliseconds, in which a place would stay empty."""
 NO_REPORT = Report(state="ready", num_requests=0, num_waiting_tokens=0, num_own=0)
-"""Stands for a replica that has said nothing yet: it is taken for idle."""
+"""Stands for a replica that has said nothing yet: it is taken for idle, and not to keep tenants apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,20 +127,27 @@ def able(
     """Return those that can take a request for ``model``, one at least.
 
     A replica answers to all of the service's names, one of a former revision to its own alone. One that knows no
-    gateway has one cache for all tenants, so it takes nothing for a service with keys.
+    gateway has one cache for all tenants, so it takes nothing for a service with keys, and as long as a replica has
+    not said that it does know it, it may not.
     """
-    asks_for_keys = service.authentication == "ApiKey"
     is_present, present = model in service.models, ("", *service.models)
     fates: list[Fitness] = [
-        "knows_no_gateway"
-        if asks_for_keys and not standing.report.knows_gateway
-        else ("fit" if standing.is_well and not tried else fitness(standing, tried=tried, now=now))
+        ("fit" if standing.is_well and not tried else fitness(standing, tried=tried, now=now))
         if (is_present if standing.report.model in present else standing.report.model == model)
         else "of_another_model"
         for standing in standings
     ]
+    if service.authentication == "ApiKey":
+        fates = [
+            fate if fate != "fit" or standing.report.knows_gateway else _unknowing(standing.report)
+            for standing, fate in zip(standings, fates, strict=True)
+        ]
     fit = [standing for standing, fate in zip(standings, fates, strict=True) if fate == "fit"]
     return fit or NoReplica(tuple(fates))
+
+
+def _unknowing(report: Report) -> Fitness:
+    return "not_heard_from" if report is NO_REPORT else "knows_no_gateway"
 
 
 def with_room(fit: list[Standing]) -> list[Standing] | NoReplica:

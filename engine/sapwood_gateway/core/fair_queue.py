@@ -1,4 +1,6 @@
-"""In which order requests that wait for a replica get one: fair between tenants, by tokens.
+"""In which order requests that wait for a replica get one, and who waits at all where places are few.
+
+Turns are fair between tenants by tokens, places by requests, both as their shares.
 
 Deficit round robin (Shreedhar and Varghese, 1995): in each round every tenant that waits is given as many tokens as
 its share, and the first whose oldest request they pay for is next. Rounds without anybody to serve are skipped by
@@ -42,6 +44,9 @@ class _Line:
 
     def first(self, models: Container[str]) -> Ticket | Nobody:
         return next((ticket for ticket in self.tickets.values() if ticket.model in models), Nobody())
+
+    def num_by_share(self) -> float:
+        return len(self.tickets) / self.share
 
     def num_rounds(self, ticket: Ticket) -> int:
         """Return after how many rounds the credit pays for ``ticket``."""
@@ -88,6 +93,18 @@ class FairQueue:
         self._models[ticket.model] -= 1
         if self._models[ticket.model] == 0:
             del self._models[ticket.model]
+
+    def displaced_by(self, tenant: str, *, share: int) -> Ticket | Nobody:
+        """Return whose place a newcomer takes where no other is left: the newest of the tenant most over its share.
+
+        Nobody's, where the newcomer's tenant would then be as far over: else two would turn each other out for ever.
+        """
+        others = (line for name, line in self._lines.items() if name != tenant)
+        greedy = max(others, key=_Line.num_by_share, default=_Line(share))
+        num_own = len(self._lines[tenant].tickets) if tenant in self._lines else 0
+        if (num_own + 1) * greedy.share >= len(greedy.tickets) * share:
+            return Nobody()
+        return next(reversed(greedy.tickets.values()))
 
     def next(self, models: Container[str]) -> Ticket | Nobody:
         """Take out the request that is served next, of those for one of ``models``."""

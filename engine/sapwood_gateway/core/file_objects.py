@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-_KINDS = ("ConfigMap", "EndpointSlice", "Tenant")
+_KINDS = ("ConfigMap", "EndpointSlice", "Tenant", "Secret")
 DEFAULT_NAMESPACE = "default"
 """Of an object that names none."""
 
@@ -23,20 +23,24 @@ class FileObjects:
     config_maps: tuple[Mapping[str, Any], ...]
     slices: tuple[Mapping[str, Any], ...]
     tenants: tuple[Mapping[str, Any], ...]
+    secrets: tuple[Mapping[str, Any], ...]
+    """Where Tenants keep hashes of their keys."""
 
 
 def objects_of(documents: Iterable[object]) -> FileObjects:
     """Sort ``documents``, of which a ``List`` may hold several; raises `InvalidObjects`.
 
-    An unknown kind is refused: one that is misspelt would be an object that is missing.
+    An unknown kind is refused: one that is misspelt would be an object that is missing. So is a file without any
+    document: most writers leave one for a moment.
     """
     found: dict[str, list[Mapping[str, Any]]] = {kind: [] for kind in _KINDS}
-    for number, document in enumerate(documents, start=1):
-        if document is None:  # between two "---", or an empty file
-            continue
+    numbered = [(number, each) for number, each in enumerate(documents, start=1) if each is not None]
+    if not numbered:
+        raise InvalidObjects("there is no document in it; a List without items says that there is nothing")
+    for number, document in numbered:
         for where, each in _each(document, f"document {number}"):
             found[_kind(each, where)].append(_named(each, where))
-    return FileObjects(tuple(found["ConfigMap"]), tuple(found["EndpointSlice"]), tuple(found["Tenant"]))
+    return FileObjects(*(tuple(found[kind]) for kind in _KINDS))
 
 
 def _each(document: object, where: str) -> Iterable[tuple[str, Mapping[str, Any]]]:
@@ -63,6 +67,7 @@ def _named(document: Mapping[str, Any], where: str) -> Mapping[str, Any]:
         raise InvalidObjects(f"{where}: metadata.name: missing; give the object a name")
     namespace = metadata.get("namespace", DEFAULT_NAMESPACE)
     labels = metadata.get("labels") or {}
-    if not isinstance(namespace, str) or not isinstance(labels, Mapping):
-        raise InvalidObjects(f"{where}: metadata: namespace is no text, or labels are no mapping")
+    are_texts = isinstance(labels, Mapping) and all(isinstance(each, str) for each in labels.values())
+    if not isinstance(namespace, str) or not are_texts:
+        raise InvalidObjects(f"{where}: metadata: namespace is no text, or labels are not all texts")
     return {**document, "metadata": {**metadata, "namespace": namespace, "labels": labels}}

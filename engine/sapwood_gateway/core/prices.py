@@ -25,13 +25,15 @@ def price_of(
     return max(1, min(MOST_TOKENS, num_prompt_tokens + max_answer_tokens))
 
 
-def answer_limit(max_completion_tokens: Any, max_tokens: Any, num_choices: Any) -> int:
+def answer_limit(max_completion_tokens: Any, max_tokens: Any, num_choices: Any, *, num_prompts: int = 1) -> int:
     """Return how long all choices of an answer may get together, by these fields of a body; whatever is in them.
+
+    ``num_prompts``: each has as many choices.
 
     The engine has the last word on a body. What is no number here is passed over.
     """
     length = next((each for each in (max_completion_tokens, max_tokens) if _is_count(each)), DEFAULT_ANSWER_TOKENS)
-    return min(MOST_TOKENS, int(length) * (num_choices if _is_count(num_choices) else 1))
+    return min(MOST_TOKENS, int(length) * (num_choices if _is_count(num_choices) else 1) * num_prompts)
 
 
 def _is_count(value: Any) -> bool:

@@ -85,6 +85,10 @@ class ReadingTurns(Generic[Item]):
         rest.until = now + min(pause, self._settings.longest)
         rest.num_broken += 1
 
+    def crowded(self, service: ServiceKey, now: float) -> None:
+        """The reader ended over a tokenizer of ``service`` beside those of others that have more: a slow read."""
+        self.took(service, self._settings.first, now)
+
     def _rest(self, service: ServiceKey, now: float) -> _Rest:
         """Return the rest of ``service`` to change, once what is long past is forgotten.
 

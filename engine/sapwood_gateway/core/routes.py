@@ -42,8 +42,8 @@ class Replica:
     """One engine as discovery sees it; what the gateway learned by itself is in `fleet.Fleet`."""
 
     id: str
-    """Never reused for another engine, nor for one of another service: a pod's address may be, so it holds the pod's uid
-    where there is one."""
+    """Never reused for another engine, and of one service alone: a pod's address may be reused, so it holds the pod's
+    uid where there is one."""
     name: str
     """For logs and people: the pod's name."""
     url: str

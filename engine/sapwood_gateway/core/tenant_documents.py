@@ -11,7 +11,7 @@ import reprlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any, TypeGuard, cast
 
 from sapwood_gateway.core.tenants import Quotas, Tenant, Tenants
 
@@ -55,14 +55,13 @@ def tenants_of(documents: Iterable[Mapping[str, Any]], *, default_namespace: str
     found: dict[str, list[_Found]] = {}
     problems: list[str] = []
     for number, document in enumerate(documents, start=1):
-        where = _where(number, document)
+        where = place_of(number, document)
         try:
-            tenant, remarks = _tenant_of(document, default_namespace)
+            tenant = _tenant_of(document, default_namespace)
         except Exception as error:  # anybody may write one in a namespace of theirs: it never stops the others
             reason = str(error) if isinstance(error, InvalidTenant) else reprlib.repr(error)
             problems.append(f"{where} is passed over: {reason}")
             continue
-        problems += (f"{where}: {remark}" for remark in remarks)
         found.setdefault(tenant.id, []).append(_Found(where, tenant))
     once: list[_Found] = []
     for _, same in sorted(found.items()):
@@ -101,8 +100,7 @@ def _without_shared_keys(found: Sequence[_Found]) -> tuple[list[Tenant], list[st
     return tenants, problems
 
 
-def _tenant_of(document: Mapping[str, Any], default_namespace: str) -> tuple[Tenant, list[str]]:
-    """Return the tenant, and what is to be said of it all the same."""
+def _tenant_of(document: Mapping[str, Any], default_namespace: str) -> Tenant:
     metadata = _mapping(document, "metadata")
     name = _name(metadata.get("name"), "metadata.name")
     namespace = _name(metadata.get("namespace", default_namespace), "metadata.namespace")
@@ -115,11 +113,10 @@ def _tenant_of(document: Mapping[str, Any], default_namespace: str) -> tuple[Ten
     _check_fields(spec, "spec", SPEC_FIELDS)
     access = _mapping(spec, "access")
     _check_fields(access, "access", {"models", "adapters"})
-    digests, remarks = _digests(spec)
-    tenant = Tenant(
+    return Tenant(
         namespace=namespace,
         name=name,
-        key_digests=digests,
+        key_digests=_digests(spec),
         is_suspended=_bool(spec, "suspended"),
         models=_names(access, "models"),
         adapters=_names(access, "adapters"),
@@ -128,26 +125,22 @@ def _tenant_of(document: Mapping[str, Any], default_namespace: str) -> tuple[Ten
         priority_ceiling=_whole(spec, "priorityCeiling", 0, least=0, most=1_000),
         group=_group(spec),
     )
-    return tenant, remarks
 
 
-def _digests(spec: Mapping[str, Any]) -> tuple[frozenset[bytes], list[str]]:
+def _digests(spec: Mapping[str, Any]) -> frozenset[bytes]:
+    """Return the hashes that stand here; those of Secrets are written in before (`tenant_secrets`), or unknown."""
     keys = spec.get("apiKeys") or []
     if not isinstance(keys, Sequence) or isinstance(keys, str):
         raise InvalidTenant("apiKeys: it is not a list")
     digests: set[bytes] = set()
-    remarks: list[str] = []
     for number, key in enumerate(keys):
         sha256 = key.get("sha256") if isinstance(key, Mapping) else None
-        if isinstance(sha256, str) and _SHA256.fullmatch(sha256):
+        if is_sha256(sha256):
             digests.add(bytes.fromhex(sha256))
-        elif isinstance(key, Mapping) and sha256 is None and "sha256SecretRef" in key:
-            remarks.append(
-                f"apiKeys[{number}].sha256SecretRef: the gateway reads no Secrets, so this key is unknown; write sha256"
-            )
-        else:  # what stands there may be the key itself, by mistake: it is not quoted
+        elif not (isinstance(key, Mapping) and sha256 is None and "sha256SecretRef" in key):
+            # What stands there may be the key itself, by mistake: it is not quoted.
             raise InvalidTenant(f"apiKeys[{number}].sha256: it is not 64 hexadecimal digits in lower case")
-    return frozenset(digests), remarks
+    return frozenset(digests)
 
 
 def _quotas(quotas: Mapping[str, Any]) -> Quotas:
@@ -185,7 +178,7 @@ def _mapping(parent: Mapping[str, Any], field: str) -> Mapping[str, Any]:
 
 
 def _name(value: object, field: str) -> str:
-    if not isinstance(value, str) or not _NAME.fullmatch(value) or len(value) > 253:
+    if not is_name(value):
         raise InvalidTenant(f"{field}: {reprlib.repr(value)} is not a name of small letters, digits, '-' and '.'")
     return value
 
@@ -213,8 +206,18 @@ def _whole(spec: Mapping[str, Any], field: str, default: int, *, least: int, mos
     return value
 
 
-def _where(number: int, document: object) -> str:
-    """Say which document is meant, which may be anything, without a tenant's name."""
+def is_name(value: object) -> TypeGuard[str]:
+    """Whether ``value`` can be the name of an object or a namespace."""
+    return isinstance(value, str) and len(value) <= 253 and _NAME.fullmatch(value) is not None
+
+
+def is_sha256(value: object) -> TypeGuard[str]:
+    """Whether ``value`` is a hash as it is written in a Tenant."""
+    return isinstance(value, str) and _SHA256.fullmatch(value) is not None
+
+
+def place_of(number: int, document: object) -> str:
+    """Say which document is meant, which may be anything, without a tenant's name; ``number`` counts from 1."""
     metadata = document.get("metadata") if isinstance(document, Mapping) else None
     uid = metadata.get("uid") if isinstance(metadata, Mapping) else None
     return f"{KIND} document {number}" if uid is None else f"{KIND} with uid {uid!s:.64}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,6 +50,8 @@ class _Body(msgspec.Struct):
     n: Any = None
     cache_salt: Any = None
     extra_key: Any = None
+    prompt: msgspec.Raw = msgspec.Raw(b"null")
+    """As it is written: a long one in ids would become millions of objects."""
 
 
 def call_of(request: web.Request, body: bytes, caller: Caller, auth: Auth) -> Call:
@@ -66,7 +69,9 @@ def call_of(request: web.Request, body: bytes, caller: Caller, auth: Auth) -> Ca
     admitted = auth.admit(caller, named)
     says_namespace = fields.cache_salt is not None or fields.extra_key is not None
     passport = auth.passport(admitted, says_namespace=says_namespace)
-    limit = answer_limit(fields.max_completion_tokens, fields.max_tokens, fields.n)
+    limit = answer_limit(
+        fields.max_completion_tokens, fields.max_tokens, fields.n, num_prompts=_num_prompts(fields.prompt)
+    )
     return Call(
         request, body, admitted.service, admitted.model, admitted.tenant, passport=passport, max_answer_tokens=limit
     )
@@ -88,4 +93,19 @@ def _fields_of(body: bytes) -> _Body:
         document = None
     if not isinstance(document, dict):
         raise BadRequest(400, "The body must be a JSON object.", code="invalid_body")
-    return _Body(**{name: document.get(name) for name in _Body.__struct_fields__})
+    read: dict[str, Any] = {name: document.get(name) for name in _Body.__struct_fields__}
+    return _Body(**read | {"prompt": msgspec.Raw(json.dumps(read["prompt"]).encode())})
+
+
+def _num_prompts(prompt: msgspec.Raw) -> int:
+    """Return how many prompts a body asks for at once: a list of texts or of lists is several, one of ids is one."""
+    if not re.match(rb"\s*\[\s*[\"\[]", prompt):
+        return 1
+    try:
+        return len(msgspec.json.decode(prompt, type=list[msgspec.Raw]))
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        pass
+    try:
+        return len(json.loads(bytes(prompt)))
+    except (ValueError, RecursionError):
+        return 1

@@ -1,7 +1,7 @@
 """Holds callers to their quotas: charges a request before it is sent, and settles once it is known what it has used.
 
 Where nobody can count, the policy that was configured decides, and a question a second finds out whether that is over.
-A request that was never answered has cost nothing.
+A request that no engine has worked on has cost nothing; who leaves before the answer begins has used what it asked for.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Limiter:
 
         Raises `TooMany` for one beyond its caller's quotas, and `Unavailable` where that cannot be known and must be.
         """
-        meter = Meter(prompt_estimate=price_of(len(call.body), max_answer_tokens=0))
+        meter = Meter(prompt_estimate=price_of(len(call.body), max_answer_tokens=0), price=_tokens_of(call))
         if call.tenant.quotas == _NO_QUOTAS:
             yield meter
             return
@@ -162,7 +162,7 @@ class Limiter:
         if not seats:
             self._seats.pop(charges.seats_key, None)
         changes: tuple[Add, ...] = ()
-        if not meter.is_answered:
+        if not meter.is_owed:
             changes = give_back(charges.windows)
         elif (used := meter.used_tokens()) is not None:
             changes = settle(charges.windows, used_tokens=used, now=self._wall_clock())

@@ -172,13 +172,23 @@ def no_replica(service: ServiceKey, refused: NoReplica) -> Unavailable:
     )
 
 
-def queue_full(service: ServiceKey, num_waiting: int) -> TooMany:
-    """Return the 429 for a request that finds no room to wait in."""
+def queue_full(service: ServiceKey) -> TooMany:
+    """Return the 429 for a request that has no place to wait in; how many of others wait is not its caller's matter."""
     return TooMany(
-        f"{num_waiting} requests wait for the service {service} already, as many as may. "
+        f"As many requests wait for the service {service} as may, and this one has no place among them. "
         f"Try again in {_WAIT_FOR_REPLICA_SECONDS} s.",
         code="queue_full",
         retry_after_seconds=_WAIT_FOR_REPLICA_SECONDS,
+    )
+
+
+def service_changed(service: ServiceKey) -> Unavailable:
+    """Return the 503 for a request that was let in under other rules than hold now that it could be sent."""
+    return Unavailable(
+        503,
+        f"The service {service} asks for other credentials than when this request came, and it has waited since. "
+        "Try again in 1 s.",
+        code="service_changed",
     )
 
 

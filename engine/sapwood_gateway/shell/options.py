@@ -13,6 +13,7 @@ from sapwood_contract.routing import CacheSharing, RoutingPolicy
 from sapwood_gateway.core.listed_engines import QueueLimits
 from sapwood_gateway.core.quotas import WhenUnknown
 from sapwood_gateway.core.routes import ServiceKey
+from sapwood_gateway.shell.prompts import PATIENCE_SECONDS
 
 POLICIES: Mapping[str, RoutingPolicy] = {
     "least-load": "LeastLoad",
@@ -41,6 +42,7 @@ class GatewayOptions:
     """0 takes a free one."""
     engines: tuple[EngineAddress, ...]
     """Empty: discover them, in ``discovery_file`` or in the cluster."""
+    prompt_patience_seconds: float
     discovery_file: Path | None
     """None: no file says where the engines are."""
     tenants: Path | None
@@ -105,6 +107,7 @@ def parse(argv: Sequence[str]) -> GatewayOptions:
         admin_host=given.admin_host,
         admin_port=admin_port,
         engines=tuple(dict.fromkeys(given.engine)),
+        prompt_patience_seconds=given.prompt_patience_seconds,
         discovery_file=given.discovery_file,
         tenants=given.tenants,
         secret_file=given.secret_file,
@@ -190,6 +193,12 @@ def _parser() -> argparse.ArgumentParser:
         help="how many requests wait for one of these engines while none has room; not given: none does",
     )
     add("--queue-max-wait-seconds", type=_seconds, help="how long one of them waits, by default 30")
+    add(
+        "--prompt-patience-seconds",
+        type=_seconds,
+        default=PATIENCE_SECONDS,
+        help="where prefixes decide, how long a request waits for its prompt to be read; then it is routed by load",
+    )
     add(
         "--quota-store",
         type=_quota_store,

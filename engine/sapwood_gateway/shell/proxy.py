@@ -153,12 +153,15 @@ class Proxy:
             with self._held(lease):
                 await asyncio.sleep(delay_seconds)
                 sent_at = self._clock()
+                meter.sent()
                 outcome = await self._send(call, lease.replica)
                 if isinstance(outcome, Answering):
                     if lease.placed is not None and headers.is_event_stream(outcome.response.headers):
                         self._fleet.prefixes.began(lease.placed, self._clock() - sent_at)
                     return await self._relay(call, lease, outcome, meter)
                 last = outcome
+                if last != Failed("timeout"):
+                    meter.refused()
                 self._failed(call, lease.replica, last)
             step = retry.after(num_attempts, jitter=self._draw(), settings=self._settings.retry)
             if isinstance(step, GiveUp):

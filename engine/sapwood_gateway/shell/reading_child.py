@@ -7,13 +7,14 @@ of them too much memory, and it ends by itself when the gateway is gone. Whoever
 
 from __future__ import annotations
 
+import ctypes
 import os
 import resource
 import signal
 import sys
 import time
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -46,7 +47,8 @@ _UNKNOWN = b""
 class Readers:
     """Answers questions with the tokenizers that it was given."""
 
-    def __init__(self, *, read_seconds: float, load_seconds: float) -> None:
+    def __init__(self, *, used_bytes: Callable[[], int], read_seconds: float, load_seconds: float) -> None:
+        self._used_bytes = used_bytes
         self._read_seconds = read_seconds
         self._load_seconds = load_seconds
         self._readers: dict[ServedModel, PromptReader] = {}
@@ -67,12 +69,13 @@ class Readers:
                 return Done()
 
     def _load(self, question: Load) -> Answer:
+        before = self._used_bytes()
         try:
             reader = PromptReader.from_bundle(question.bundle)
         except UnusableTokenizer as error:
             return Refused(str(error))
         self._readers[question.model] = reader
-        return Loaded(reader.model_revision)
+        return Loaded(reader.model_revision, max(0, self._used_bytes() - before))
 
     def _read(self, question: ReadPrompt) -> bytes:
         reader = self._readers.get(question.model)
@@ -100,7 +103,7 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # what clients wrote belongs on no disk
     at_most = _address_space_bytes() + int(memory_bytes)
     resource.setrlimit(resource.RLIMIT_AS, (at_most, at_most))
-    readers = Readers(read_seconds=read_seconds, load_seconds=load_seconds)
+    readers = Readers(used_bytes=_allocated_bytes(), read_seconds=read_seconds, load_seconds=load_seconds)
     try:
         _write(answers, Done())
         while data := _next(questions):
@@ -123,6 +126,35 @@ def _at_most(seconds: float) -> Iterator[None]:
 
 def _address_space_bytes() -> int:
     return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
+
+
+_MALLINFO2 = (
+    *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
+    *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
+)
+
+
+class _Mallinfo2(ctypes.Structure):
+    """The C library's, of all its arenas (mallinfo(3))."""
+
+    _fields_ = tuple((name, ctypes.c_size_t) for name in _MALLINFO2)
+    hblkhd: int
+    uordblks: int
+
+
+def _allocated_bytes() -> Callable[[], int]:
+    """Return what tells how many bytes are in use; Python's own are where PYTHONMALLOC=malloc.
+
+    Not the size of the process: what is freed and taken again would be nobody's.
+    """
+    mallinfo2 = ctypes.CDLL(None).mallinfo2
+    mallinfo2.restype = _Mallinfo2
+
+    def allocated_bytes() -> int:
+        info: _Mallinfo2 = mallinfo2()
+        return info.uordblks + info.hblkhd
+
+    return allocated_bytes
 
 
 def _next(questions: BinaryIO) -> bytes:

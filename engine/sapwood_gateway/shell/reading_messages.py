@@ -44,6 +44,8 @@ class Loaded(msgspec.Struct, tag=True, array_like=True):
     """The tokenizer is of this revision."""
 
     revision: str
+    num_bytes: int
+    """Of memory, that it takes from now on."""
 
 
 class Refused(msgspec.Struct, tag=True, array_like=True):

@@ -11,24 +11,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
-import signal
-import sys
 import time
 from array import array
-from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Collection
 from dataclasses import dataclass, field
 
-import msgspec
-
 from sapwood_gateway.core.reading_turns import ReadingTurns, RestSettings, ServedModel
+from sapwood_gateway.core.tokenizer_room import held_by_service, leaving
+from sapwood_gateway.shell.asked_process import AskedProcess, Ended
 from sapwood_gateway.shell.prompts import Unread
 from sapwood_gateway.shell.reading_messages import (
-    EXIT_MEMORY,
-    LENGTH_BYTES,
-    MOST_ANSWER_BYTES,
     Answer,
     Forget,
     Load,
@@ -37,16 +30,13 @@ from sapwood_gateway.shell.reading_messages import (
     ReadPrompt,
     Refused,
     Tokens,
-    decode_answer,
-    frame,
 )
 
 _log = logging.getLogger(__name__)
 
-_ENVIRONMENT = ("PATH", "HOME", "LANG", "LC_ALL")
-"""What the process gets of the gateway's own, and what begins with PYTHON: the rest may be secret."""
-_ENDING_SECONDS = 1.0
-"""For a process to end by itself, which tells why it does."""
+_TOKENIZERS_PART = 0.5
+"""Of the memory, for what tokenizers have: loading one takes half as much again, memory in pieces is lost, and a prompt
+takes some."""
 _FIRST_RESTART_SECONDS = 0.1
 _LONGEST_RESTART_SECONDS = 60.0
 """Between two processes that do not even begin."""
@@ -73,10 +63,6 @@ class CannotLoad(Exception):
     """A tokenizer that cannot be had; the message says why."""
 
 
-class _Ended(Exception):
-    """The process has ended, or is to be ended."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Asked:
     """One question that waits for its turn, and who waits for the answer."""
@@ -84,59 +70,6 @@ class _Asked:
     question: Question
     answer: asyncio.Future[Answer | None]
     """None where the process ended over it, or its service rests."""
-
-
-class _Child:
-    """One process, and what it has been given."""
-
-    def __init__(self, process: Process) -> None:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        self._process = process
-        self._questions = process.stdin
-        self._answers = process.stdout
-        self.loaded: set[ServedModel] = set()
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether it has ended by itself."""
-        return self._process.returncode is not None
-
-    async def ask(self, question: Question, seconds: float) -> Answer:
-        """Return the answer to ``question``; raises `_Ended` where there is none in time."""
-        try:
-            async with asyncio.timeout(seconds):
-                self._questions.write(frame(question))
-                await self._questions.drain()
-                return await self.hear()
-        except (TimeoutError, OSError) as error:
-            raise _Ended from error
-
-    async def hear(self) -> Answer:
-        """Return what it says next."""
-        try:
-            length = int.from_bytes(await self._answers.readexactly(LENGTH_BYTES), "big")
-            if length > MOST_ANSWER_BYTES:
-                raise _Ended
-            return decode_answer(await self._answers.readexactly(length))
-        except (asyncio.IncompleteReadError, msgspec.MsgspecError) as error:
-            raise _Ended from error
-
-    async def ended(self) -> int:
-        """Return its exit code once it has ended."""
-        return await self._process.wait()
-
-    async def end(self) -> str:
-        """End it if it has not; return why it did."""
-        self._questions.close()
-        try:
-            async with asyncio.timeout(_ENDING_SECONDS):
-                code = await self.ended()
-        except TimeoutError:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.kill()
-            code = await self.ended()
-        return {-signal.SIGPROF: "time", EXIT_MEMORY: "memory", -signal.SIGKILL: "killed"}.get(code, f"exit {code}")
 
 
 class ReadingProcess:
@@ -147,7 +80,11 @@ class ReadingProcess:
         self._clock = clock
         self._turns: ReadingTurns[_Asked] = ReadingTurns(self._settings.rest)
         self._bundles: dict[ServedModel, bytes] = {}
-        self._child: _Child | None = None
+        self._memory: dict[ServedModel, int] = {}
+        """Bytes, of all that were loaded once and are wanted."""
+        self._again: _Asked | None = None
+        """What is to be asked of the next process before all else."""
+        self._child: AskedProcess | None = None
         """The one that can be asked now."""
         self._wake = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
@@ -164,12 +101,15 @@ class ReadingProcess:
 
     async def load(self, model: ServedModel, bundle: bytes) -> None:
         """Have the tokenizer of ``model`` from now on; raises `CannotLoad`. The first one starts the process."""
-        if sum(map(len, self._bundles.values())) + len(bundle) > self._settings.bundle_bytes:
-            raise CannotLoad(f"tokenizers of all models together have more than {self._settings.bundle_bytes} bytes")
+        self._check_room(model, bundle)
         if self._running is None:
             self._running = asyncio.create_task(self._run(), name="reading process")
         match await self._ask(Load(model, bundle)):
-            case Loaded(revision) if revision == model.revision:
+            case Loaded(revision, num_bytes) if revision == model.revision:
+                self._memory[model] = num_bytes
+                for gone in self._check_room(model, bundle):
+                    _log.warning("a tokenizer makes room", extra=_named(gone) | {"reason": f"for {model.service}"})
+                    del self._bundles[gone]
                 self._bundles[model] = bundle
             case Loaded(revision):
                 raise CannotLoad(f"it is of revision {revision}")
@@ -182,6 +122,8 @@ class ReadingProcess:
         """Forget the tokenizers of all others."""
         for model in self._bundles.keys() - models:
             del self._bundles[model]
+        for model in self._memory.keys() - models:
+            del self._memory[model]
 
     async def read(self, model: ServedModel, path: str, body: bytes, tenant: str | None) -> array[int] | Unread:
         """Return the token ids of the (first) prompt in a JSON ``body`` sent to ``path``, or why they are not known.
@@ -205,6 +147,20 @@ class ReadingProcess:
         if self._running is not None:
             self._running.cancel()
             await asyncio.gather(self._running, return_exceptions=True)
+
+    def _check_room(self, model: ServedModel, bundle: bytes) -> frozenset[ServedModel]:
+        """Return whose tokenizers go so that ``model`` can have its; raises `CannotLoad` where it is the one to go."""
+        bundles = {each: len(kept) for each, kept in self._bundles.items()} | {model: len(bundle)}
+        memory = {each: self._memory.get(each, 0) for each in bundles}
+        gone: frozenset[ServedModel] = frozenset()
+        for what, sizes, most in (
+            ("have", bundles, self._settings.bundle_bytes),
+            ("take", memory, int(self._settings.memory_bytes * _TOKENIZERS_PART)),
+        ):
+            gone |= leaving(sizes, model, most)
+            if model in gone:
+                raise CannotLoad(f"tokenizers of all models together would {what} more than {most} bytes")
+        return gone
 
     async def _ask(self, question: Question) -> Answer | None:
         asked = _Asked(question, asyncio.get_running_loop().create_future())
@@ -233,12 +189,8 @@ class ReadingProcess:
         """Start a process, and end it."""
         settings = self._settings
         limits = (settings.memory_bytes, settings.read_seconds, settings.load_seconds)
-        command = (sys.executable, "-P", "-m", "sapwood_gateway.shell.reading_child", *map(str, limits))
-        process = await asyncio.create_subprocess_exec(
-            *command, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, env=_environment()
-        )
-        self.process_ids.append(process.pid)
-        child = _Child(process)
+        child = await AskedProcess.start("sapwood_gateway.shell.reading_child", *map(str, limits))
+        self.process_ids.append(child.process_id)
         ended = asyncio.create_task(child.ended())
         ended.add_done_callback(lambda _: self._wake.set())
         try:
@@ -247,44 +199,65 @@ class ReadingProcess:
             self._child = child
             yield
         except TimeoutError as error:
-            raise _Ended from error
+            raise Ended from error
         finally:
             self._child = None
             await child.end()
             await ended
 
-    async def _turn(self, child: _Child) -> None:
+    async def _turn(self, child: AskedProcess) -> None:
         """Ask what is to be asked next, once there is something."""
         if child.has_ended:  # killed from outside, over nothing that it was asked
             self._child = None
             return
-        asked = self._turns.take()
+        again, self._again = self._again, None
+        asked = again or self._turns.take()
         if asked is None:
             self._wake.clear()
             await self._wake.wait()
             return
         model = asked.question.model
-        if asked.answer.done():  # nobody waits any more
+        if again is None and asked.answer.done():  # nobody waits any more
             return
-        if self.rests(model):
+        if again is None and self.rests(model):
             asked.answer.set_result(None)
             return
         answer: Answer | None = None
         try:
-            await self._prepare(child, asked.question)
-            answer = await child.ask(asked.question, self._settings.silence_seconds)
-            if isinstance(answer, Tokens):
-                self._turns.took(model.service, answer.seconds, self._clock())
-        except _Ended:
+            answer = await self._answer(child, asked.question)
+        except Ended:
             self._child = None
-            self._turns.broke(model.service, self._clock())
-            extra = {"service": str(model.service), "model_revision": model.revision, "reason": await child.end()}
-            _log.warning("reading a prompt ended the reading process: its service rests", extra=extra)
+            if await self._is_to_blame(child, model):
+                self._turns.broke(model.service, self._clock())
+            else:
+                self._turns.crowded(model.service, self._clock())
+                self._again = asked
         finally:
-            if not asked.answer.done():
+            if self._again is None and not asked.answer.done():
                 asked.answer.set_result(answer)
 
-    async def _prepare(self, child: _Child, question: Question) -> None:
+    async def _answer(self, child: AskedProcess, question: Question) -> Answer:
+        await self._prepare(child, question)
+        answer = await child.ask(question, self._settings.silence_seconds)
+        if isinstance(answer, Tokens):
+            self._turns.took(question.model.service, answer.seconds, self._clock())
+        return answer
+
+    async def _is_to_blame(self, child: AskedProcess, model: ServedModel) -> bool:
+        """Whether ``child`` ended over ``model`` and not because others had too much beside a tokenizer that it loads.
+
+        That is seen in the next process, where it is loaded first.
+        """
+        reason = await child.end()
+        held = held_by_service({each: self._memory.get(each, 0) for each in child.loaded - {model}})
+        is_crowded = isinstance(child.asked, Load) and any(held[each] > held[model.service] for each in held)
+        is_to_blame = reason in ("time", "killed") or not is_crowded
+        message = "reading a prompt ended the reading process: its service rests"
+        crowded = "a tokenizer had not enough memory beside others: it is loaded alone"
+        _log.warning(message if is_to_blame else crowded, extra=_named(model) | {"reason": reason})
+        return is_to_blame
+
+    async def _prepare(self, child: AskedProcess, question: Question) -> None:
         """Let ``child`` have the tokenizer that ``question`` is for, and none that are not wanted any more."""
         model, seconds = question.model, self._settings.silence_seconds
         for gone in child.loaded - self._bundles.keys() - {model}:
@@ -295,7 +268,5 @@ class ReadingProcess:
         child.loaded.add(model)
 
 
-def _environment() -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if name in _ENVIRONMENT or name.startswith("PYTHON")}
-    # One prompt at a time: threads would only take memory.
-    return {**kept, "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
+def _named(model: ServedModel) -> dict[str, str]:
+    return {"service": str(model.service), "model_revision": model.revision}

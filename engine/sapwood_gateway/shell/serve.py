@@ -32,10 +32,9 @@ from sapwood_gateway.shell.app import Traffic, build_admin_app, build_app
 from sapwood_gateway.shell.auth import Auth
 from sapwood_gateway.shell.body import BodyLimits
 from sapwood_gateway.shell.credentials import Credentials, Shown
-from sapwood_gateway.shell.discovery.cluster import ClusterDiscovery
+from sapwood_gateway.shell.discovery.cluster import Api, ClusterDiscovery
 from sapwood_gateway.shell.discovery.file import FileDiscovery
 from sapwood_gateway.shell.discovery.listed import ListedDiscovery, listed_replica
-from sapwood_gateway.shell.discovery.reflector import Api
 from sapwood_gateway.shell.ending import Ending
 from sapwood_gateway.shell.kv_events import EventFollower, Publisher
 from sapwood_gateway.shell.limiter import Limiter
@@ -46,6 +45,7 @@ from sapwood_gateway.shell.prompts import Prompts
 from sapwood_gateway.shell.proxy import Proxy, ProxySettings
 from sapwood_gateway.shell.quota_store import LocalQuotaStore, SharedQuotaStore
 from sapwood_gateway.shell.reading_process import ReadingProcess
+from sapwood_gateway.shell.server import Runner
 from sapwood_gateway.shell.tenancy import Trust, listed_tenancy
 from sapwood_gateway.shell.tokenizers import Tokenizers
 from sapwood_gateway.shell.upstream import new_session
@@ -93,7 +93,7 @@ async def run_gateway(options: GatewayOptions, ports: Ports, cluster: Api | None
         _limiting(options, metrics, ending) as limiter,
     ):
         tokenizers = Tokenizers(session, reading, shown=credentials.shown_to)
-        prompts = Prompts(reading)
+        prompts = Prompts(reading, patience_seconds=options.prompt_patience_seconds)
         proxy = Proxy(
             fleet,
             session,
@@ -247,11 +247,11 @@ def report_of(said: EngineLoad, *, num_own: int) -> Report:
 
 def publishers_of(fleet: Fleet) -> dict[str, Publisher]:
     """Return whose cache events are to be followed, and where."""
-    admin_urls = _admin_urls(fleet)
+    known = fleet.prefixes.known
     return {
-        id_: Publisher(id_, admin_urls[id_], facts.events)
-        for id_, facts in fleet.prefixes.known.items()
-        if facts.events is not None
+        replica.id: Publisher(replica.id, replica.admin_url, facts.events)
+        for replica in fleet.routes.all_replicas()
+        if (facts := known.get(replica.id)) is not None and facts.events is not None
     }
 
 
@@ -270,16 +270,12 @@ def models_of(fleet: Fleet) -> dict[ServedModel, Replica]:
     return models
 
 
-def _admin_urls(fleet: Fleet) -> dict[str, str]:
-    return {replica.id: replica.admin_url for replica in fleet.routes.all_replicas()}
-
-
 @contextlib.asynccontextmanager
 async def _served(
     app: web.Application, listening: socket.socket, *, idle_seconds: float
 ) -> AsyncIterator[web.SockSite]:
     """Serve ``app`` until the end of the block; `SockSite.stop` closes the port before that."""
-    runner = web.AppRunner(
+    runner = Runner(
         app,
         access_log=None,
         handler_cancellation=True,  # a client that leaves ends its request

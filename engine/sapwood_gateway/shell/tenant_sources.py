@@ -8,24 +8,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from sapwood_gateway.core.tenant_documents import Known, tenants_of
+from sapwood_gateway.core.tenant_documents import tenants_of
+from sapwood_gateway.core.tenant_secrets import NO_SECRETS, KnownSecrets, secrets_among, with_hashes
 from sapwood_gateway.core.tenants import Tenants
 from sapwood_gateway.shell.watched_file import LOOK_SECONDS, AsBefore, CannotBeRead, Content, WatchedFile
+from sapwood_gateway.shell.yaml_text import UnreadableText, documents_in
 
 _log = logging.getLogger(__name__)
 
-_MAX_BYTES = 16 * 2**20
 _OTHER_KINDS = frozenset({"InferenceService", "LoRAAdapter", "AutoscalingPolicy"})
 """May stand in the same file, as they do in the examples."""
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 Document = Mapping[str, Any]
+TakeTenants = Callable[[Sequence[Document], KnownSecrets], None]
+"""Gets all Tenants of a source, and what is known of the Secrets that they name."""
 
 
 class UnusableTenants(Exception):
@@ -38,30 +38,34 @@ class TenantDirectory:
     def __init__(self) -> None:
         self.tenants = Tenants()
         self._of_cluster: Sequence[Document] = ()
+        self._secrets = NO_SECRETS
         self._of_file: Sequence[Document] = ()
         self._problems: frozenset[str] = frozenset()
 
-    def take_cluster(self, documents: Sequence[Document]) -> None:
-        """These are all Tenant objects of the cluster, or of the discovery file."""
-        self._of_cluster = documents
+    def take_cluster(self, documents: Sequence[Document], secrets: KnownSecrets) -> None:
+        """These are all Tenant objects of the cluster, or of the discovery file, and what is known of their Secrets."""
+        self._of_cluster, self._secrets = documents, secrets
         self._refresh()
 
     def take_file(self, documents: Sequence[Document]) -> None:
-        """These are all Tenant documents of ``--tenants``, each with a namespace."""
+        """These are all Tenant documents of ``--tenants``, each with a namespace and with its hashes."""
         self._of_file = documents
         self._refresh()
 
     def _refresh(self) -> None:
         in_file = {_place(document) for document in self._of_file}
-        known = tenants_of([*self._of_file, *(each for each in self._of_cluster if _place(each) not in in_file)])
-        for problem in set(known.problems) - self._problems:
+        others = with_hashes([each for each in self._of_cluster if _place(each) not in in_file], self._secrets)
+        known = tenants_of([*self._of_file, *others.documents])
+        problems = frozenset((*others.problems, *known.problems))
+        for problem in problems - self._problems:
             _log.warning(problem)
-        self._problems = frozenset(known.problems)
+        self._problems = problems
         self.tenants = known.tenants
 
 
 class TenantFile:
-    """The file of ``--tenants``: YAML documents of kind Tenant, read again when it has changed.
+    """The file of ``--tenants``: YAML documents of kind Tenant, and the Secrets that they name, read again when it has
+    changed.
 
     A version with a problem anywhere is not taken, or an edit that goes wrong would lock somebody out.
     """
@@ -78,10 +82,10 @@ class TenantFile:
             await asyncio.sleep(LOOK_SECONDS)
             try:
                 self.look()
-            except UnusableTenants as error:
+            except Exception as error:  # whatever stands in the file: it never ends the gateway
                 _log.warning(
                     "the file of tenants cannot be used; what it said before stays in force",
-                    extra={"reason": str(error)},
+                    extra={"reason": str(error) if isinstance(error, UnusableTenants) else type(error).__name__},
                 )
 
     def look(self) -> None:
@@ -96,26 +100,20 @@ class TenantFile:
                 self._directory.take_file(documents)
                 _log.info("read the file of tenants", extra={"num_tenants": len(documents)})
 
-    def _read(self, text: bytes) -> list[Document]:
-        if len(text) > _MAX_BYTES:
-            raise UnusableTenants(f"it has {len(text)} bytes; at most {_MAX_BYTES} are read")
+    def _read(self, text: bytes) -> Sequence[Document]:
         try:
-            documents = [_placed(each, self._default_namespace) for each in _documents(text)]
-            known: Known = tenants_of(documents)
-        except yaml.MarkedYAMLError as error:
-            line = 0 if error.problem_mark is None else error.problem_mark.line + 1
-            # Not the error's own words: they quote the line, which may hold a name.
-            raise UnusableTenants(f"it is not YAML: line {line}: {error.problem}") from None
-        except (yaml.YAMLError, ValueError, RecursionError) as error:
-            raise UnusableTenants(f"it is not YAML ({type(error).__name__})") from None
-        if known.problems:
-            raise UnusableTenants("; ".join(known.problems)[:2_000])
-        return documents
-
-
-def _documents(text: bytes) -> list[Any]:
-    loaded = yaml.load_all(text, Loader=_LOADER)
-    return [each for each in loaded if each is not None and _kind(each) not in _OTHER_KINDS]
+            found = [each for each in documents_in(text) if each is not None]
+        except UnreadableText as error:
+            raise UnusableTenants(str(error)) from None
+        if not found:  # which is what most writers leave for a moment
+            raise UnusableTenants("there is no document in it; suspend tenants to keep everybody out")
+        placed = [_placed(each, self._default_namespace) for each in found if _kind(each) not in _OTHER_KINDS]
+        secrets = [each for each in placed if _kind(each) == "Secret"]
+        tenants = [each for each in placed if _kind(each) != "Secret"]
+        filled = with_hashes(tenants, secrets_among(secrets, tenants))
+        if problems := (*filled.problems, *tenants_of(filled.documents).problems):
+            raise UnusableTenants("; ".join(problems)[:2_000])
+        return filled.documents
 
 
 def _kind(document: object) -> object:

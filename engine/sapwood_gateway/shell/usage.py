@@ -31,37 +31,50 @@ def usage_of(tail: bytes) -> Usage | None:
 class Meter:
     """What one answer has brought, piece by piece, and how many tokens that is."""
 
-    def __init__(self, prompt_estimate: int = 0) -> None:
-        """``prompt_estimate``: tokens of the request, where the answer does not tell."""
-        self.is_answered = False
-        """An engine has begun to answer."""
+    def __init__(self, *, prompt_estimate: int = 0, price: int = 0) -> None:
+        """Both in tokens, where the answer does not tell: of the prompt, and of the whole request."""
+        self._num_at_work = 0
+        """Engines that were sent the request and did not refuse it."""
         self.tail = b""
         """Its last bytes."""
         self._prompt_estimate = prompt_estimate
+        self._price = price
         self._is_refusal = False
         self._is_stream = False
         self._num_events = 0
 
+    @property
+    def is_owed(self) -> bool:
+        """Whether an engine has worked on the answer, as far as anybody can know."""
+        return self._num_at_work > 0
+
+    def sent(self) -> None:
+        """An engine is sent the request: it works from now on, whether or not its answer is waited for."""
+        self._num_at_work += 1
+
+    def refused(self) -> None:
+        """The engine that was sent it last did not work on it, or has failed."""
+        self._num_at_work -= 1
+
     def begins(self, status: int, *, is_stream: bool) -> None:
         """An engine answers."""
-        self.is_answered = True
         self._is_refusal = status >= 400
         self._is_stream = is_stream
 
     def passes(self, piece: bytes) -> None:
         """Take note of ``piece`` on its way to the client."""
+        self._num_events += (self.tail[-1:] + piece).count(b"\n\n")
         self.tail = (self.tail + piece)[-TAIL_BYTES:]
-        self._num_events += piece.count(b"\n\n")
 
     def used_tokens(self) -> int | None:
         """Return the tokens that were computed for the answer; None where that cannot be known.
 
-        A stream that was not asked for its usage, or did not come to it, is taken to have a token an event, as an
-        engine sends them; what else broke off tells nothing.
+        A stream that did not come to its end costs its price, for tokens without text have no events, and as many
+        tokens more as there are events beyond; what else broke off tells nothing.
         """
         if self._is_refusal:
             return 0
         prompt, completion = _PROMPT.findall(self.tail), _COMPLETION.findall(self.tail)
         if prompt and completion:
             return int(prompt[-1]) + int(completion[-1])
-        return self._prompt_estimate + self._num_events if self._is_stream else None
+        return max(self._price, self._prompt_estimate + self._num_events) if self._is_stream else None

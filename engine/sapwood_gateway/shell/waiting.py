@@ -2,7 +2,8 @@
 
 It is looked at when something has changed that may let one in: a request has ended, a replica was heard of or has
 answered, the routes are others. Invariants: a request waits only behind others, or where no replica can take it; who
-leaves, however it leaves, has no place in the queue and none on a replica.
+leaves, however it leaves, has no place in the queue and none on a replica. Where the queue is full, whoever has less
+than its share of it takes the place of whoever has most beyond.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from sapwood_gateway.core.fair_queue import FairQueue, Nobody, Ticket
 from sapwood_gateway.core.fleet import Fleet, Lease
 from sapwood_gateway.core.prefix_affinity import Prompt
 from sapwood_gateway.core.prices import price_of
-from sapwood_gateway.core.routes import ServiceKey
+from sapwood_gateway.core.routes import Service, ServiceKey
 from sapwood_gateway.shell import openai
 from sapwood_gateway.shell.call import Call
 from sapwood_gateway.shell.metrics import GatewayMetrics
@@ -29,10 +30,24 @@ _EVENTS_SECONDS = 0.25
 which may be slower than this one."""
 
 
+class _Displaced:
+    """Another tenant's request has taken the place."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Changed:
+    """The service asks for other credentials by now."""
+
+
+_Outcome = Lease | NoReplica | _Displaced | _Changed
+
+
 @dataclass(frozen=True, slots=True)
 class _Waiter:
+    service: Service
+    """As it was when the request came."""
     begin: Callable[[], Lease | NoReplica]
-    admitted: asyncio.Future[Lease]
+    admitted: asyncio.Future[_Outcome]
 
 
 class Waiting:
@@ -76,8 +91,7 @@ class Waiting:
                 raise openai.no_replica(service.key, lease)
             queue = self._queues[service.key] = FairQueue()
         elif len(queue) >= service.queue_max_requests:
-            self._turned_away()
-            raise openai.queue_full(service.key, len(queue))
+            self._make_room(call, queue)
         num_prompt_tokens = next((prompt.num_tokens for prompt in prompts.values()), None)
         price = price_of(len(call.body), num_prompt_tokens=num_prompt_tokens, max_answer_tokens=call.max_answer_tokens)
         since = self._clock()
@@ -93,20 +107,33 @@ class Waiting:
         if lease.placed is not None:
             asyncio.get_running_loop().call_later(_EVENTS_SECONDS, self._fleet.prefixes.computed, lease.placed)
 
+    def _make_room(self, call: Call, queue: FairQueue) -> None:
+        """Turn out whoever is most over its share; raises `TooMany` where that is the one that has come."""
+        displaced = queue.displaced_by(call.tenant.id, share=call.tenant.share)
+        if isinstance(displaced, Nobody):
+            self._turned_away()
+            raise openai.queue_full(call.service.key)
+        queue.leave(displaced.id)
+        admitted = self._waiters[displaced.id].admitted
+        if not admitted.done():  # else its client has left, and it has not been told yet
+            admitted.set_result(_Displaced())
+
     async def _wait(
         self, call: Call, queue: FairQueue, ticket: Ticket, begin: Callable[[], Lease | NoReplica]
     ) -> Lease:
         key = call.service.key
-        waiter = _Waiter(begin, asyncio.get_running_loop().create_future())
+        waiter = _Waiter(call.service, begin, asyncio.get_running_loop().create_future())
         self._waiters[ticket.id] = waiter
         queue.join(ticket, share=call.tenant.share)
         self._look(key)  # those before it may wait for replicas of another model
         try:
             async with asyncio.timeout(call.service.queue_max_wait_seconds):
-                return await waiter.admitted
+                outcome = await waiter.admitted
         except BaseException as error:
             if waiter.admitted.done() and not waiter.admitted.cancelled():
-                self.end(waiter.admitted.result())  # it came in the moment in which the request left
+                came = waiter.admitted.result()  # in the moment in which the request left
+                if isinstance(came, Lease):
+                    self.end(came)
             if isinstance(error, TimeoutError):
                 self._turned_away()
                 raise openai.queue_timeout(key, call.service.queue_max_wait_seconds) from None
@@ -116,6 +143,17 @@ class Waiting:
             queue.leave(ticket.id)
             if not len(queue) and self._queues.get(key) is queue:
                 del self._queues[key]
+        match outcome:
+            case Lease():
+                return outcome
+            case NoReplica():
+                self._metrics.unroutable()
+                raise openai.no_replica(key, outcome)
+            case _Changed():
+                raise openai.service_changed(key)
+            case _Displaced():
+                self._turned_away()
+                raise openai.queue_full(key)
 
     def _turned_away(self) -> None:
         self._metrics.unroutable()
@@ -132,16 +170,21 @@ class Waiting:
             self._look(key)
 
     def _look(self, key: ServiceKey) -> None:
-        """Let in whom the replicas of one service can take."""
+        """Let in whom the replicas of one service can take, and all where nobody may wait any longer."""
         queue = self._queues[key]
+        service = self._fleet.routes.services.get(key)
+        may_wait = service is not None and service.queue_max_requests > 0
         while True:
-            models = {model for model in queue.models if self._fleet.can_begin(key, model, now=self._clock())}
+            models = {m for m in queue.models if not may_wait or self._fleet.can_begin(key, m, now=self._clock())}
             ticket = queue.next(models)
             if isinstance(ticket, Nobody):
                 return
             waiter = self._waiters[ticket.id]
             if waiter.admitted.done():  # its client has left, and it has not been told yet
                 continue
+            if service is not None and service.authentication != waiter.service.authentication:
+                waiter.admitted.set_result(_Changed())
+                continue
             lease = waiter.begin()
-            assert isinstance(lease, Lease), f"{key} can take {ticket.model} and does not: {lease}"
+            assert isinstance(lease, Lease) or not may_wait, f"{key} can take {ticket.model} and does not: {lease}"
             waiter.admitted.set_result(lease)

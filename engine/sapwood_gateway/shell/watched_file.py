@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,28 +26,35 @@ class CannotBeRead:
 
 @dataclass(frozen=True, slots=True)
 class AsBefore:
-    """Nothing has happened since the last look."""
+    """Nothing that counts has happened since the last look."""
 
 
 class WatchedFile:
-    """Tells one file's content whenever it is another one.
+    """Tells one file's content whenever it is another one, and has been since the look before.
 
-    A writer that replaces the file (writes a new one and renames it) is never seen half way.
+    So neither a writer that replaces the file nor one that writes into it is seen half way, but at the very first look.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._seen: tuple[int, ...] | str = ""
-        """Inode, size and time of what was read last, or why it could not be read."""
+        """The mark of what was read last, or why it could not be read."""
+        self._changed: tuple[int, ...] = ()
+        """The mark of what was there at the last look, where that was not read."""
 
     def look(self) -> Content | CannotBeRead | AsBefore:
         """Return what is new since the last look; blocks for as long as reading takes."""
         try:
-            found = self.path.stat()
-            mark = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+            mark = _mark(self.path)
             if mark == self._seen:
                 return AsBefore()
+            is_being_written = self._seen != "" and mark != self._changed
+            self._changed = mark
+            if is_being_written:
+                return AsBefore()
             text = self.path.read_bytes()
+            if self._seen != "" and _mark(self.path) != mark:
+                return AsBefore()
         except OSError as error:
             reason = error.strerror or str(error)
             if reason == self._seen:
@@ -55,3 +63,11 @@ class WatchedFile:
             return CannotBeRead(reason)
         self._seen = mark
         return Content(text)
+
+
+def _mark(path: Path) -> tuple[int, ...]:
+    """Return what is another whenever the content is: inode, size and time."""
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError("it is no regular file")  # reading a pipe could wait for ever
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns

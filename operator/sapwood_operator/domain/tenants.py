@@ -1,6 +1,7 @@
 """What is said of the Tenants of a namespace: which of their keys the gateway takes, and why others not.
 
-They are judged together, for a key that two of them have is nobody's. The gateway judges the same objects by itself
+Keys in Secrets are the gateway's to read: the operator names them, and says what the gateway needs for that. All others
+are judged together, for a key that two of them have is nobody's. The gateway judges the same objects by itself
 (`sapwood_gateway.core.tenant_documents`): no request waits for a status.
 """
 
@@ -25,8 +26,8 @@ class TenantFacts:
     is_suspended: bool
     in_force: tuple[str, ...]
     """Keys that mean this tenant and no other of the namespace."""
-    unread: tuple[str, ...]
-    """Keys whose hash is in a Secret, which nobody reads yet."""
+    in_secrets: tuple[str, ...]
+    """``KEY (Secret NAME)``: keys whose hash is in a Secret."""
     shared: tuple[str, ...]
     """``KEY with OTHER``: keys that other tenants of the namespace have too."""
 
@@ -48,7 +49,7 @@ READY = (
     ),
     Rule(
         "there is no key",
-        lambda f: not (f.in_force or f.unread or f.shared),
+        lambda f: not (f.in_force or f.in_secrets or f.shared),
         lambda _: Verdict("False", "NoKeys", "nobody can call as this tenant; give spec.apiKeys a key"),
     ),
     Rule(
@@ -58,30 +59,26 @@ READY = (
             "False",
             "KeyConflict",
             f"keys that are refused, for nobody can tell whose they are: {'; '.join(f.shared)}; give each key to one "
-            f"Tenant. {_rest(f)}",
-        ),
-    ),
-    Rule(
-        "a key is in a Secret (`sha256SecretRef`)",
-        lambda f: bool(f.unread),
-        lambda f: Verdict(
-            "False",
-            "NotBuiltYet",
-            f"sha256SecretRef is not read yet, so these keys are unknown: {', '.join(f.unread)}; give their sha256. "
-            f"{_rest(f)}",
+            f"Tenant. {_known(f)}",
         ),
     ),
     Rule(
         "otherwise",
         lambda _: True,
-        lambda f: Verdict("True", "Ready", f"keys by which the tenant is known: {', '.join(f.in_force)}"),
+        lambda f: Verdict("True", "Ready", _known(f)),
     ),
 )
 """Of the condition Ready; the first rule that holds decides. `operator/README.md` shows the same table."""
 
 
-def _rest(facts: TenantFacts) -> str:
-    return f"Keys in force: {', '.join(facts.in_force) or 'none'}"
+def _known(facts: TenantFacts) -> str:
+    said = f"Keys in force: {', '.join(facts.in_force) or 'none'}"
+    if facts.in_secrets:
+        said += (
+            f". The gateway takes from Secrets: {', '.join(facts.in_secrets)}. It may read those alone that the "
+            "chart's gateway.tenants.keySecrets names, and logs what it cannot use"
+        )
+    return said
 
 
 def status_changes(tenants: Sequence[JsonObject], now: datetime) -> list[tuple[JsonObject, JsonObject]]:
@@ -108,11 +105,11 @@ def _keys(tenant: JsonObject) -> Sequence[JsonObject]:
 
 def _facts(tenant: JsonObject, owners: Mapping[str, Collection[str]]) -> TenantFacts:
     own_name = tenant["metadata"]["name"]
-    in_force, unread, shared = [], [], []
+    in_force, in_secrets, shared = [], [], []
     for key in _keys(tenant):
         others = sorted(name for name in owners.get(key.get("sha256", ""), ()) if name != own_name)
         if "sha256" not in key:
-            unread.append(key["name"])
+            in_secrets.append(f"{key['name']} (Secret {key['sha256SecretRef']['name']})")
         elif others:
             shared.append(f"{key['name']} with {', '.join(others)}")
         else:
@@ -120,7 +117,7 @@ def _facts(tenant: JsonObject, owners: Mapping[str, Collection[str]]) -> TenantF
     return TenantFacts(
         is_suspended=bool(tenant["spec"].get("suspended")),
         in_force=tuple(in_force),
-        unread=tuple(unread),
+        in_secrets=tuple(in_secrets),
         shared=tuple(shared),
     )
 

@@ -17,10 +17,13 @@ from sapwood_operator.local.world import JsonObject
 _SLICE_SERVICE_LABEL = "kubernetes.io/service-name"
 
 
-def objects(config_maps: Iterable[JsonObject], pods: Iterable[Pod], tenants: Iterable[JsonObject]) -> str:
-    """Return the content of the file, as JSON: the same for the same state."""
+def objects(config_maps: Iterable[JsonObject], pods: Iterable[Pod], callers: Iterable[JsonObject]) -> str:
+    """Return the content of the file, as JSON: the same for the same state.
+
+    ``callers``: Tenants, and the Secrets that they name.
+    """
     routes = [each for each in config_maps if each["metadata"].get("labels", {}).get(ROUTING_LABEL) == "true"]
-    items = [*routes, *map(_slice, pods), *tenants]
+    items = [*routes, *map(_slice, pods), *callers]
     return json.dumps({"apiVersion": "v1", "kind": "List", "items": items}, indent=1)
 
 

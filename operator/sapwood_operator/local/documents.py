@@ -66,6 +66,8 @@ class Reader:
             found = [each for path in files_of(self.paths) for each in objects_in(path)]
         except (UnreadableFile, OSError) as error:
             raise InvalidDocuments([str(error)]) from error
+        if not found:  # which is what most writers leave for a moment
+            raise InvalidDocuments([f"there is no document in {', '.join(map(str, self.paths))}"])
         former = {_identity(document): document for document in (*before.services, *before.tenants)}
         sorted_ = _Sorted()
         for each in found:
@@ -175,27 +177,43 @@ Tell = Callable[[str], None]
 
 
 class FollowedFiles:
-    """Reads the files whenever one of them has changed; a version that cannot be used is told, and changes nothing."""
+    """Reads the files when one of them has changed and all are as they were at the look before.
+
+    So a file that is being written is not seen half way. A version that cannot be used is told, and changes nothing.
+    """
 
     def __init__(self, reader: Reader, documents: Documents, tell: Tell) -> None:
         """``documents``: what the files said when they were read first."""
         self._reader = reader
         self._documents = documents
         self._tell = tell
-        self._seen = self._mark()
+        self._seen: tuple[object, ...] = ()
+        """The mark of what was read last."""
+        self._changed: tuple[object, ...] = ()
+        """The mark of the last look that saw something else."""
 
     def read_again(self) -> Documents | None:
         """Return what the files say, where that is new and can be used."""
         mark = self._mark()
         if mark == self._seen:
             return None
-        self._seen = mark
+        is_being_written = mark != self._changed
+        self._changed = mark
+        if is_being_written:
+            return None
         try:
             documents = self._reader.read(self._documents)
+            problems: tuple[str, ...] = ()
         except InvalidDocuments as error:
-            for problem in error.problems:
+            documents, problems = self._documents, error.problems
+        if self._mark() != mark:
+            return None
+        self._seen = mark
+        if problems:
+            for problem in problems:
                 self._tell(problem)
             self._tell("the files cannot be used as they are; what they said before stays in force")
+        if documents == self._documents:
             return None
         self._documents = documents
         return documents

@@ -135,9 +135,12 @@ class Kubelet:
             template_hash=present,
             template=deployment["spec"]["template"],
             number=self._num_made,
-            ports=self._new_ports({port for each in self.pods for port in (each.ports.http, each.ports.admin)}),
+            ports=self._free_ports(),
         )
         self._held[pod.name] = _Held(pod)
+
+    def _free_ports(self) -> Ports:
+        return self._new_ports({port for each in self.pods for port in (each.ports.http, each.ports.admin)})
 
     def _let_go(self, names: Iterable[str], now: float) -> None:
         for name in names:
@@ -172,8 +175,19 @@ class Kubelet:
                 held.retry_at = now + _RETRY_SECONDS
                 return False
             case command:
-                held.engine = Supervised(lambda: self._start(held.pod, command))
+                held.engine = engine = Supervised(
+                    lambda: self._start(held.pod, command) if engine.last_exit is None else self._start_again(held)
+                )
                 return True
+
+    def _start_again(self, held: _Held) -> Process:
+        """Start a pod's engine at new ports: while it was away somebody may have taken the former ones."""
+        held.pod = replace(held.pod, ports=self._free_ports())
+        match self._commands(held.pod):
+            case CannotStart(problem):
+                raise OSError(problem)
+            case command:
+                return self._start(held.pod, command)
 
     def _note(self, held: _Held) -> None:
         """Take over what the last step has found."""

@@ -11,6 +11,7 @@ from sapwood_operator.domain.tenants import status_changes
 from sapwood_operator.local.command import CannotStart, Command, Machine, command_of, secret_content
 from sapwood_operator.local.discovery import DiscoveryFile, objects
 from sapwood_operator.local.documents import Documents
+from sapwood_operator.local.key_secrets import KeySecrets, key_secrets
 from sapwood_operator.local.kubelet import Kubelet
 from sapwood_operator.local.pod import Pod, Ports
 from sapwood_operator.local.processes import Process
@@ -70,6 +71,7 @@ class Platform:
     """What each service was decided from last, with the status that came of it."""
     _judged: Documents = field(default_factory=Documents)
     """Whose Tenants were judged last."""
+    _key_secrets: KeySecrets = field(default_factory=KeySecrets)
     kubelet: Kubelet = field(init=False)
     gateway_program: Supervised = field(init=False)
 
@@ -98,7 +100,8 @@ class Platform:
         # The route of a service that ends stays until the end: who calls it then is told to try again.
         if not self.is_ending:
             self._routes = self.world.of_kind("ConfigMap")
-        self.discovery.write(objects(self._routes, self.kubelet.pods, self.documents.tenants))
+        callers = (*self.documents.tenants, *self._key_secrets.objects)
+        self.discovery.write(objects(self._routes, self.kubelet.pods, callers))
         if self.is_ending and not self.kubelet.pods and not self.gateway_program.is_leaving:
             self.gateway_program.terminate()
         self.gateway_program.step(now)
@@ -114,16 +117,18 @@ class Platform:
         if self._judged is self.documents:
             return
         self._judged = self.documents
+        self._key_secrets = key_secrets(self.documents.tenants, self.documents.secrets)
         by_namespace: dict[str, list[JsonObject]] = {}
         for tenant in self.documents.tenants:
             by_namespace.setdefault(tenant["metadata"]["namespace"], []).append(tenant)
-        self.tenant_problems = tuple(
+        judged = (
             f"Tenant {tenant['metadata']['name']}: {condition['reason']}: {condition['message']}"
             for tenants in by_namespace.values()
             for tenant, status in status_changes(tenants, date)
             for condition in status["conditions"]
             if condition["status"] != "True"
         )
+        self.tenant_problems = (*judged, *self._key_secrets.problems)
 
     def _deployments(self) -> dict[ServiceKey, JsonObject]:
         found = {key: deployment_of(self.world, key) for key in self.world.services}

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from sapwood_operator.errors import quote
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
+_SECRET = re.compile(r"(^|\.)apiKeys(?![A-Za-z0-9_-])")
+"""Where a key may stand by mistake, in the place of its hash."""
 Step = str | int
 
 
@@ -25,9 +27,14 @@ class Problem:
 
 
 def unusable(path: str, value: object, fix: str) -> Problem:
-    """Return the problem of a value that is there."""
-    shown = "" if isinstance(value, dict | list) else f"{quote(value)} cannot be used: "
+    """Return the problem of a value that is there; it is quoted where it is short and no secret."""
+    shown = "" if isinstance(value, dict | list) or is_secret(path) else f"{quote(value)} cannot be used: "
     return Problem(path, f"{shown}{fix}")
+
+
+def is_secret(path: str) -> bool:
+    """Whether nothing of what stands at ``path`` may be told."""
+    return _SECRET.search(path) is not None
 
 
 def below(path: str, step: Step) -> str:

@@ -87,9 +87,9 @@ def _is(conditions: Mapping[str, Mapping[str, Any]], type_: str, status: str) ->
 
 
 def example_call(platform: Platform) -> str:
-    """Return a command that calls the first service, in lines that a terminal need not break; empty without one."""
+    """Return a command that calls the first service, in lines that a terminal need not break, or why there is none."""
     if not platform.documents.services:
-        return ""
+        return "there is no InferenceService in the files: nothing runs but the gateway"
     service = platform.documents.services[0]
     body = {"model": _model(service), "messages": [{"role": "user", "content": "Hello"}]}
     key = ['-H "Authorization: Bearer $API_KEY"'] if _asks_for_keys(service) else []

@@ -16,7 +16,7 @@ from jsonschema import Draft202012Validator, TypeChecker, ValidationError  # typ
 from jsonschema.validators import extend  # type: ignore[import-untyped]  # it ships no types
 
 from sapwood_operator.local.definitions import Schema
-from sapwood_operator.local.problems import Problem, below, unusable
+from sapwood_operator.local.problems import Problem, below, is_secret, unusable
 
 _KEEPS_ALL = "x-kubernetes-preserve-unknown-fields"
 
@@ -95,7 +95,8 @@ def _told(error: ValidationError, path: str) -> Iterator[Problem]:
                     yield Problem(below(path, name), f"missing{_meaning(node.get('properties', {}).get(name, {}))}")
         case "additionalProperties":
             for name in sorted(value.keys() - node["properties"].keys()):
-                yield Problem(below(path, name), _unknown(name, node["properties"]))
+                place, meant = (path, "") if is_secret(path) else (below(path, name), name)
+                yield Problem(place, _unknown(meant, node["properties"]))
         case "type":
             yield unusable(path, value, f"give {_TYPES[error.validator_value]}{_meaning(node)}")
         case "anyOf":
@@ -108,6 +109,8 @@ def _told(error: ValidationError, path: str) -> Iterator[Problem]:
             yield unusable(path, value, f"take {error.validator_value} or less")
         case "pattern":
             yield unusable(path, value, error.message + _meaning(node))
+        case _ if is_secret(path):
+            yield Problem(path, f"it does not keep to {error.validator} {error.validator_value}{_meaning(node)}")
         case _:
             yield Problem(path, error.message)
 

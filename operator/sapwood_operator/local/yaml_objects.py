@@ -9,6 +9,8 @@ from typing import Any
 
 import yaml
 
+from sapwood_contract.expansion import check_expansion
+
 _ENDINGS = (".yaml", ".yml", ".json")
 _MAX_BYTES = 16 * 2**20
 
@@ -40,19 +42,33 @@ def files_of(paths: Sequence[Path]) -> list[Path]:
 def objects_in(path: Path) -> Iterator[Found]:
     """Yield every object of a file, also those of a ``List``; raises `UnreadableFile`."""
     try:
+        if not path.is_file() and path.exists():
+            raise UnreadableFile(f"{path}: it is no regular file, and could not be read again; give one")
         text = path.read_bytes()
         if len(text) > _MAX_BYTES:
             raise UnreadableFile(f"{path}: it has {len(text)} bytes; at most {_MAX_BYTES} are read")
-        documents = list(yaml.load_all(text, Loader=_Loader))
     except OSError as error:
         raise UnreadableFile(f"{path}: {error.strerror or error}") from error
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        if isinstance(error, UnreadableFile):
-            raise
-        raise UnreadableFile(f"{path}: it is not YAML that can be read: {' '.join(str(error).split())}") from error
-    for number, document in enumerate(documents, start=1):
+    for number, document in enumerate(_documents(text, path), start=1):
         if document is not None:
             yield from _objects(document, f"{path}, document {number}")
+
+
+def _documents(text: bytes, path: Path) -> list[Any]:
+    try:
+        documents = list(yaml.load_all(text, Loader=_LOADER))
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        place = "" if mark is None else f"line {mark.line + 1}, column {mark.column + 1}: "
+        # Not the error's own words: they quote the line, in which a secret may stand.
+        raise UnreadableFile(f"{path}: {place}it is not YAML that can be read: {error.problem}") from None
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise UnreadableFile(f"{path}: it is not YAML that can be read: {' '.join(str(error).split())}") from error
+    try:
+        check_expansion(documents, len(text))
+    except ValueError as error:
+        raise UnreadableFile(f"{path}: {error}") from error
+    return documents
 
 
 def _objects(document: Any, where: str) -> Iterator[Found]:
@@ -68,11 +84,14 @@ def _objects(document: Any, where: str) -> Iterator[Found]:
         yield Found(where, document)
 
 
-class _Loader(yaml.SafeLoader):
-    """Reads what JSON has: dates stay texts. A key that is there twice is refused, for a value would be lost."""
+_LOADER: Any = type("_Loader", (getattr(yaml, "CSafeLoader", yaml.SafeLoader),), {})
+"""Reads what JSON has: dates stay texts. A key that is there twice is refused, for a value would be lost.
+
+It is the one written in C where PyYAML has it: the other one takes seconds for a line of brackets.
+"""
 
 
-def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[str, Any]:
+def _mapping(loader: yaml.SafeLoader, node: yaml.MappingNode) -> dict[str, Any]:
     loader.flatten_mapping(node)
     found: dict[str, Any] = {}
     for key_node, value_node in node.value:
@@ -85,5 +104,5 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[str, Any]:
     return found
 
 
-_Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
-_Loader.add_constructor("tag:yaml.org,2002:timestamp", lambda _loader, node: str(node.value))
+_LOADER.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
+_LOADER.add_constructor("tag:yaml.org,2002:timestamp", lambda _loader, node: str(node.value))

@@ -18,7 +18,7 @@ from sapwood_contract.trust import (
     TENANT_HEADER,
     TRUSTED_HEADERS,
 )
-from sapwood_engine.api.access import Keys, RouteClass, Trusted, admin_class, api_class
+from sapwood_engine.api.access import AdminClosed, Keys, RouteClass, Trusted, admin_class, api_class
 from sapwood_engine.api.admin import build_admin_app
 from sapwood_engine.api.app import build_app
 from sapwood_engine.errors import AuthenticationFailed, RequestError
@@ -38,7 +38,7 @@ WITH_ADMINS = Keys(admins=["admin"])
 def entered(keys: Keys, headers: Mapping[str, str]) -> set[RouteClass]:
     classes: set[RouteClass] = set()
     for route in CLASSES:
-        with contextlib.suppress(AuthenticationFailed):
+        with contextlib.suppress(AuthenticationFailed, AdminClosed):
             keys.read(route, Headers(dict(headers)))
             classes.add(route)
     return classes
@@ -51,12 +51,14 @@ def entered(keys: Keys, headers: Mapping[str, str]) -> set[RouteClass]:
         (WITH_ALL, WRONG, {"open"}),
         (WITH_ALL, AS_USER, {"open", "user"}),
         (WITH_ALL, AS_ADMIN, {"open", "gateway", "admin"}),
-        (WITH_ALL, AS_GATEWAY, {"open", "user", "gateway", "admin"}),
+        (WITH_ALL, AS_GATEWAY, {"open", "user", "gateway"}),
+        (WITH_ALL, {**AS_GATEWAY, **AS_ADMIN}, {"open", "user", "gateway", "admin"}),
         (WITH_ALL, {CREDENTIAL_HEADER: ""}, {"open"}),
         (WITH_ALL, {"Authorization": f"Bearer {CREDENTIAL}"}, {"open"}),
         (WITH_ALL, {CREDENTIAL_HEADER: "admin"}, {"open"}),
         (WITH_CREDENTIAL, {}, {"open"}),
-        (WITH_CREDENTIAL, AS_GATEWAY, {"open", "user", "gateway", "admin"}),
+        (WITH_CREDENTIAL, AS_GATEWAY, {"open", "user", "gateway"}),
+        (WITH_CREDENTIAL, AS_ADMIN, {"open"}),
         (WITH_USERS, {}, {"open", "gateway", "admin"}),
         (WITH_USERS, AS_USER, {"open", "user", "gateway", "admin"}),
         (WITH_ADMINS, {}, {"open", "user"}),
@@ -134,6 +136,19 @@ async def test_the_tenant_is_a_part_of_the_namespace_beside_what_the_body_says()
         "tenant:team/beta",
         "tenant:team/gamma",
     )
+
+
+@pytest.mark.parametrize("headers", [{}, AS_GATEWAY, AS_GATEWAY | {TENANT_HEADER: "tenant:team/acme"}])
+async def test_a_tenants_stream_tells_its_usage_to_the_gateway_in_a_comment_where_its_client_asks_for_none(
+    headers: dict[str, str],
+) -> None:
+    credentials = frozenset({CREDENTIAL} if headers else set())
+    async with http(build_app(FakeClient(), credentials=credentials)) as api:
+        answer = await api.post(CHAT, json=chat_body() | {"stream": True}, headers=headers)
+    *_, last, done, end = answer.text.split("\n\n")
+    assert (done, end) == ("data: [DONE]", "")
+    assert last.startswith(': {"prompt_tokens":') is (TENANT_HEADER in headers)
+    assert answer.text.count("completion_tokens") == (TENANT_HEADER in headers)
 
 
 @pytest.mark.parametrize("path", [CHAT, TEXT])

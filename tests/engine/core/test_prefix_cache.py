@@ -230,6 +230,7 @@ def test_a_snapshot_lists_parents_before_children_within_its_bound() -> None:
         "adapter_id": None,
         "extra_key": None,
         "tenant_salt": None,
+        "tenant": None,
     }
     assert [node["token_ids"] for node in first["nodes"]] == [[1, 2, 3, 4], *([n, n] for n in range(6))]
     assert [node["parent"] for node in first["nodes"]] == [None, 0, 0, 0, 0, 0, 0]

@@ -115,6 +115,15 @@ def test_a_replica_that_knows_no_gateway_takes_nothing_of_a_service_that_asks_fo
     assert able([seen], locked, "base", tried=(), now=0.0) == ([seen] if says else NoReplica(("knows_no_gateway",)))
 
 
+def test_a_replica_that_has_said_nothing_yet_takes_nothing_of_a_service_that_asks_for_keys() -> None:
+    silent = replace(WELL, report=NO_REPORT)
+    locked = replace(SERVICE, authentication="ApiKey")
+    assert able([silent], SERVICE, "base", tried=(), now=0.0) == [silent]
+    assert able([silent], locked, "base", tried=(), now=0.0) == NoReplica(("not_heard_from",))
+    gone = replace(silent, replica=replace(silent.replica, is_terminating=True))
+    assert able([gone], locked, "base", tried=(), now=0.0) == NoReplica(("terminating",))
+
+
 def test_where_none_can_take_it_each_one_has_a_reason() -> None:
     gone = replace(WELL, replica=replace(WELL.replica, is_terminating=True))
     refused = pick([gone, WELL], SERVICE, "base", tried={"a"}, now=0.0, turn=0)

@@ -20,13 +20,16 @@ SAID = EngineLoad("m", "ready", LoadSnapshot(kv_capacity_tokens=1_000, kv_page_t
 
 @pytest.mark.parametrize("extra_key", [None, "", "a"])
 @pytest.mark.parametrize("salt", [None, "a", "half a pair: \ud800"])
-def test_a_prompt_has_the_names_that_the_cache_of_an_engine_gives_it(extra_key: str | None, salt: str | None) -> None:
+@pytest.mark.parametrize("tenant", [None, "tenant:team/acme"])
+def test_a_prompt_has_the_names_that_the_cache_of_an_engine_gives_it(
+    extra_key: str | None, salt: str | None, tenant: str | None
+) -> None:
     ids = [*range(9), 2**31 - 1]
     cache = PrefixCache(num_pages=8, page_size=4, log_blocks=True, partial_pages=True)
-    serve(cache, ids, Namespace("revision", extra_key=extra_key, tenant_salt=salt))
+    serve(cache, ids, Namespace("revision", extra_key=extra_key, tenant_salt=salt, tenant=tenant))
     (stored,) = cache.take_block_events()
     assert isinstance(stored, BlocksStored)
-    named = prompt_of(ids, NAMING, PromptSpace(extra_key, salt), "session")
+    named = prompt_of(ids, NAMING, PromptSpace(extra_key, salt, tenant), "session")
     assert (named.num_tokens, tuple(named.chain), named.session) == (10, stored.hashes, "session")
 
 

@@ -91,6 +91,63 @@ def test_nobody_is_next_where_nobody_waits() -> None:
     assert FairQueue().next({"m"}) == Nobody()
 
 
+def displaced(waiting: FairQueue, tenant: str, share: int = 1) -> int | Nobody:
+    found = waiting.displaced_by(tenant, share=share)
+    return found.id if isinstance(found, Ticket) else found
+
+
+def test_in_a_full_queue_the_newest_of_whoever_has_most_makes_room_for_whoever_has_less() -> None:
+    waiting = queue(*(ticket(n, "a") for n in range(5)), *(ticket(5 + n, "b") for n in range(4)))
+    assert displaced(waiting, "c") == 4
+    assert displaced(waiting, "b") == Nobody()  # 4 and 5 would be as unfair as 5 and 4
+    assert displaced(waiting, "a") == Nobody()
+    waiting.leave(8)
+    assert displaced(waiting, "b") == 4
+
+
+def test_who_has_most_is_meant_by_its_share() -> None:
+    waiting = queue(*(ticket(n, "a") for n in range(6)), *(ticket(6 + n, "b") for n in range(3)), shares={"a": 3})
+    assert displaced(waiting, "c") == 8
+    assert displaced(waiting, "b", share=1) == Nobody()
+    assert displaced(waiting, "b", share=9) == 5
+
+
+def test_nobody_makes_room_where_each_has_one_request() -> None:
+    assert displaced(queue(ticket(0, "a"), ticket(1, "b")), "c") == Nobody()
+    assert displaced(queue(), "a") == Nobody()
+
+
+@given(
+    shares=st.lists(st.integers(1, 9), min_size=1, max_size=5),
+    newcomers=st.lists(st.integers(0, 4), max_size=80),
+    places=st.integers(1, 12),
+)
+def test_places_of_a_full_queue_end_up_as_the_shares_whoever_asks_more_often(
+    shares: list[int], newcomers: list[int], places: int
+) -> None:
+    waiting = FairQueue()
+    held: dict[int, str] = {}
+
+    def come(id_: int, number: int) -> None:
+        if len(waiting) == places:
+            found = waiting.displaced_by(str(number), share=shares[number])
+            if isinstance(found, Nobody):
+                return
+            waiting.leave(found.id)
+            assert held.pop(found.id) != str(number)
+        waiting.join(ticket(id_, str(number)), share=shares[number])
+        held[id_] = str(number)
+
+    turns = [each % len(shares) for each in newcomers] + [*range(len(shares))] * places
+    for id_, number in enumerate(turns):
+        come(id_, number)
+    assert len(waiting) == len(held) == places
+    counts = Counter(held.values())
+    for i, mine in enumerate(shares):
+        for j, others in enumerate(shares):
+            assert i == j or (counts[str(i)] + 1) * others >= counts[str(j)] * mine
+
+
 @given(
     tenants=st.lists(
         st.tuples(st.integers(1, 1_000), st.lists(st.integers(1, 50_000), min_size=1, max_size=5)),

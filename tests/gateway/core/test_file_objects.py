@@ -25,8 +25,14 @@ def test_a_list_and_several_documents_are_the_same() -> None:
     assert objects_of([{"kind": "List", "items": apart}]) == objects_of(apart)
 
 
-def test_an_empty_file_says_that_there_is_nothing() -> None:
-    assert objects_of([None]).config_maps == ()
+def test_a_list_without_items_says_that_there_is_nothing() -> None:
+    assert objects_of([None, {"kind": "List", "items": []}]).config_maps == ()
+
+
+@pytest.mark.parametrize("documents", [[], [None], [None, None]])
+def test_a_file_without_a_document_says_nothing(documents: list[object]) -> None:
+    with pytest.raises(InvalidObjects, match="there is no document in it; a List without items says that"):
+        objects_of(documents)
 
 
 @pytest.mark.parametrize(
@@ -40,7 +46,11 @@ def test_an_empty_file_says_that_there_is_nothing() -> None:
         ({"metadata": {"name": "a"}}, "document 2: kind: None is not one of"),
         ({"kind": "Tenant"}, "document 2: metadata.name: missing; give the object a name"),
         (an_object("Tenant", namespace=4), "document 2: metadata: namespace is no text"),
-        (an_object("Tenant", labels="x"), "document 2: metadata: namespace is no text, or labels are no mapping"),
+        (an_object("Tenant", labels="x"), "document 2: metadata: namespace is no text, or labels are not all texts"),
+        (
+            an_object("EndpointSlice", labels={"kubernetes.io/service-name": ["a"]}),
+            "document 2: metadata: namespace is",
+        ),
     ],
 )
 def test_what_cannot_be_used_is_named_by_its_place(document: object, problem: str) -> None:

@@ -42,6 +42,11 @@ def test_the_longest_answer_is_what_the_body_allows_for_all_its_choices(
     assert answer_limit(body.get("max_completion_tokens"), body.get("max_tokens"), body.get("n")) == expected
 
 
+def test_each_of_several_prompts_has_its_answer() -> None:
+    assert answer_limit(None, 7, 3, num_prompts=100) == 2_100
+    assert answer_limit(None, 10**8, None, num_prompts=100) == MOST_TOKENS
+
+
 def test_no_price_is_so_high_that_it_cannot_be_counted_or_nothing() -> None:
     assert price_of(10**20, max_answer_tokens=MOST_TOKENS) == MOST_TOKENS
     assert price_of(0, num_prompt_tokens=0, max_answer_tokens=0) == 1

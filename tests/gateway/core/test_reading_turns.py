@@ -75,3 +75,11 @@ def test_a_rest_is_never_cut_short_and_numbers_stay_small_however_often_a_reader
     turns.took(A, 0.2, 2_000.0)
     assert turns.rests(A, 1_999.0 + 599.0)
     assert not turns.rests(A, 1_999.0 + 600.0)
+
+
+def test_a_tokenizer_that_has_no_room_beside_others_is_a_slow_read_each_time() -> None:
+    turns = ReadingTurns[str]()
+    for now in (0.0, 10.0):
+        turns.crowded(A, now)
+        assert rest_of(turns, now) == 4.0
+    assert not turns.rests(B, 10.0)

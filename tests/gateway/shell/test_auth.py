@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
-from support_gateway import CHAT, Gateway, Upstream, behind, echo, gateway, status, upstream
+from support_gateway import CHAT, KNOWS_GATEWAY, Gateway, Upstream, behind, echo, gateway, status, upstream
 
 from sapwood_contract.routing import CacheSharing
 from sapwood_contract.trust import (
@@ -151,6 +151,17 @@ async def test_an_engine_of_a_service_with_keys_gets_the_credential_and_what_is_
         assert CACHED_TOKENS_HEADER not in got
         assert "Authorization" not in got
         assert "sk-acme" not in str(got)
+
+
+async def test_an_engine_of_a_service_with_keys_gets_nothing_before_it_has_said_that_it_knows_the_gateway() -> None:
+    async with secured() as (running, server):
+        running.fleet.update(locked(server.replica("new")))
+        code, answer = await ask(running, key("acme"))
+        assert (code, answer["error"]["code"]) == (503, "no_replica_ready")
+        assert "1 not heard from" in answer["error"]["message"]
+        assert server.requests == []
+        running.fleet.reported("new", KNOWS_GATEWAY)
+        assert (await ask(running, key("acme")))[0] == 200
 
 
 FORGED = {

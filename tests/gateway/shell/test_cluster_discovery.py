@@ -16,8 +16,10 @@ from sapwood_contract.routing import ServiceRoute, to_json
 from sapwood_gateway.core.circuit import CircuitSettings
 from sapwood_gateway.core.fleet import Fleet
 from sapwood_gateway.core.routes import Routes, ServiceKey
-from sapwood_gateway.shell.discovery.cluster import ClusterDiscovery, TakeTenants
+from sapwood_gateway.core.tenant_secrets import KnownSecrets
+from sapwood_gateway.shell.discovery.cluster import ClusterDiscovery
 from sapwood_gateway.shell.discovery.cluster_api import ClusterApi
+from sapwood_gateway.shell.tenant_sources import TakeTenants
 
 CHAT = ServiceKey("team", "chat")
 
@@ -69,7 +71,7 @@ def endpoint_slice(*pods: str, namespace: str = "team", ready: bool = True, term
 
 @asynccontextmanager
 async def discovering(
-    api: FakeClusterApi, namespaces: Sequence[str] = (), *, take_tenants: TakeTenants = lambda _: None
+    api: FakeClusterApi, namespaces: Sequence[str] = (), *, take_tenants: TakeTenants = lambda *_: None
 ) -> AsyncIterator[tuple[WatchedFleet, ClusterDiscovery, list[None]]]:
     fleet = WatchedFleet()
     failures: list[None] = []
@@ -204,7 +206,7 @@ class Tenants:
     names: list[str] = field(default_factory=list)
     told: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def take(self, documents: Sequence[Mapping[str, Any]]) -> None:
+    def take(self, documents: Sequence[Mapping[str, Any]], _: KnownSecrets) -> None:
         self.names = [each["metadata"]["name"] for each in documents]
         self.told.set()
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sapwood_gateway.shell.discovery.cluster_api import Listing, Source
+from sapwood_gateway.shell.discovery.cluster_api import Answer, Listing, Source
 from sapwood_gateway.shell.ending import Ending
 from sapwood_gateway.shell.options import parse
 from sapwood_gateway.shell.serve import Ports, run_gateway
@@ -24,6 +24,9 @@ class BrokenApi:
 
     def watch(self, source: Source, version: str) -> Iterator[Mapping[str, Any]]:
         raise AssertionError((source, version))
+
+    def read(self, path: str) -> Answer:
+        raise AssertionError(path)
 
     def close(self) -> None:
         pass

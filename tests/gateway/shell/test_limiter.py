@@ -12,11 +12,12 @@ from typing import Any
 import aiohttp
 import pytest
 from support_gateway import CHAT, MODEL, Answer, Break, Gateway, Steps, Upstream, drop, echo, gateway, status, upstream
+from support_redis import false_redis
 
 from sapwood_gateway.core.quotas import Add
 from sapwood_gateway.core.routes import Routes, Service
 from sapwood_gateway.core.tenants import Quotas, Tenant, Tenants, key_digest
-from sapwood_gateway.shell.quota_store import LocalQuotaStore, StoreFailed
+from sapwood_gateway.shell.quota_store import LocalQuotaStore, QuotaStore, SharedQuotaStore, StoreFailed
 
 PATH = "/v1/chat/completions"
 BODY = {"model": MODEL, "messages": [], "max_tokens": 10}
@@ -101,7 +102,7 @@ def clock() -> Clock:
 
 @asynccontextmanager
 async def limited(
-    quotas: Quotas, store: Counted, *, answer: Answer = echo, **settings: Any
+    quotas: Quotas, store: QuotaStore, *, answer: Answer = echo, **settings: Any
 ) -> AsyncIterator[tuple[Gateway, Upstream]]:
     """A gateway before one engine, and one tenant with ``quotas``."""
     tenants = Tenants(
@@ -216,6 +217,29 @@ async def test_a_request_that_no_window_has_room_for_is_told_to_ask_for_less(sto
         assert engine.bodies == []
 
 
+@pytest.mark.parametrize(
+    ("prompt", "num"),
+    [
+        ("hi", 1),
+        ([1, 2, 3], 1),
+        (["hi"] * 100, 100),
+        ([[1, 2], [3]], 2),
+        ([], 1),
+        (None, 1),
+        (7, 1),
+        (["\ud800", "hi"], 2),  # half a pair: only the standard library reads it
+    ],
+)
+async def test_a_list_of_prompts_costs_an_answer_each(store: Counted, prompt: object, num: int) -> None:
+    body = json.dumps({"model": MODEL, "prompt": prompt, "max_tokens": 1_000})
+    async with limited(Quotas(tokens_per_day=10**6), store, answer=Steps().answer) as (running, engine):
+        asking = asyncio.create_task(running.client.post("/v1/completions", data=body, headers=KEY))
+        await engine.busy.wait()
+        assert store.counts == {"tokens a day": -(-len(body) // 4) + num * 1_000}
+        asking.cancel()
+        await running.traffic.drained()
+
+
 async def stream(*events: bytes) -> Steps:
     steps = Steps()
     for event in events:
@@ -233,18 +257,28 @@ async def test_a_stream_that_says_what_it_used_costs_that(store: Counted) -> Non
 
 
 @pytest.mark.parametrize("end", [None, Break])
-async def test_a_stream_that_does_not_say_costs_its_prompt_and_a_token_an_event(
-    store: Counted, end: type[Break] | None
+@pytest.mark.parametrize(("num_events", "cost"), [(3, PRICE), (10, PRICE), (30, PROMPT + 30)])
+async def test_a_stream_that_does_not_say_costs_its_price_and_a_token_for_each_event_beyond(
+    store: Counted, end: type[Break] | None, num_events: int, cost: int
 ) -> None:
-    steps = await stream(b"data: 1\n\n", b"data: 2\n\ndata: 3\n\n")
+    steps = await stream(*[b"data: 1\n", b"\n"] * num_events)  # an event's end may come in two pieces
     steps.items.put_nowait(end)
     async with limited(Quotas(tokens_per_day=900), store, answer=steps.answer) as (running, _):
         async with asked(running):
             pass
-        assert store.counts == {"tokens a day": PROMPT + 3}
+        assert store.counts == {"tokens a day": cost}
 
 
-async def test_a_client_that_leaves_in_the_middle_pays_what_was_computed(store: Counted) -> None:
+async def test_a_stream_that_says_what_it_used_in_a_comment_costs_that(store: Counted) -> None:
+    steps = await stream(b"data: 1\n\n", b": " + used(7, 200) + b"\n\ndata: [DONE]\n\n")
+    steps.items.put_nowait(None)
+    async with limited(Quotas(tokens_per_day=900), store, answer=steps.answer) as (running, _):
+        async with asked(running):
+            pass
+        assert store.counts == {"tokens a day": 207}
+
+
+async def test_a_client_that_leaves_in_the_middle_has_used_what_it_asked_for(store: Counted) -> None:
     steps = await stream(b"data: 1\n\n")
     async with limited(Quotas(tokens_per_day=900), store, answer=steps.answer) as (running, _):
         async with running.client.post(PATH, json=BODY, headers=KEY) as response:
@@ -252,7 +286,7 @@ async def test_a_client_that_leaves_in_the_middle_pays_what_was_computed(store: 
             response.close()
         await running.traffic.drained()
         await running.limiter.settled()
-        assert store.counts == {"tokens a day": PROMPT + 1}
+        assert store.counts == {"tokens a day": PRICE}
 
 
 @pytest.mark.parametrize("answer", [drop, status(503), status(429)])
@@ -279,6 +313,26 @@ async def test_a_client_that_leaves_while_it_waits_for_a_replica_has_cost_nothin
         await running.limiter.settled()
         assert store.counts == {"requests a day": 0, "tokens a day": 0}
         assert engine.bodies == []
+
+
+async def test_a_client_that_leaves_before_its_answer_begins_has_used_what_it_asked_for(store: Counted) -> None:
+    quotas = Quotas(requests_per_day=10, tokens_per_day=900)
+    async with limited(quotas, store, answer=Steps().answer) as (running, engine):
+        asking = asyncio.create_task(running.client.post(PATH, json=BODY, headers=KEY))
+        await engine.busy.wait()
+        asking.cancel()
+        await running.traffic.drained()
+        await running.limiter.settled()
+        assert store.counts == {"requests a day": 1, "tokens a day": PRICE}
+
+
+async def test_an_answer_that_does_not_begin_in_time_has_used_what_was_asked_for(store: Counted) -> None:
+    quotas = Quotas(requests_per_day=10, tokens_per_day=900)
+    settings = {"first_byte_timeout_seconds": 0.05}
+    async with limited(quotas, store, answer=Steps().answer, **settings) as (running, _):
+        async with asked(running) as response:
+            assert response.status == 504
+        assert store.counts == {"requests a day": 1, "tokens a day": PRICE}
 
 
 async def test_a_request_that_an_engine_refuses_is_a_request_without_tokens(store: Counted) -> None:
@@ -402,3 +456,18 @@ async def test_it_is_told_once_that_the_store_is_away_and_once_that_it_is_back(
                 assert response.status == code
         assert len(told()) == 2
         assert not [each for each in caplog.records if "acme" in each.getMessage()]
+
+
+@pytest.mark.parametrize(("policy", "code"), [("open", 200), ("closed", 503)])
+async def test_a_store_that_answers_rubbish_is_as_one_that_is_away(policy: str, code: int) -> None:
+    async with false_redis(b":abc\r\n") as url:
+        store = SharedQuotaStore(url)
+        async with limited(QUOTAS, store, when_unknown=policy) as (running, _):
+            keeping = asyncio.create_task(running.limiter.run())
+            for _ in range(3):
+                async with asked(running) as response:
+                    assert response.status == code
+            assert running.series("sapwood_gateway_quota_store_failures_total")[""] > 0
+            assert not keeping.done()  # what renews seats is the whole gateway's
+            keeping.cancel()
+        await store.close()

@@ -14,9 +14,12 @@ import pytest
 from aiohttp import web
 from support_gateway import CHAT, MODEL, Answer, Gateway, Upstream, drop, gateway, routes, status, upstream
 
+from sapwood_contract.trust import TENANT_HEADER
 from sapwood_gateway.core.balance import Report
-from sapwood_gateway.core.block_names import CacheFacts, Naming
+from sapwood_gateway.core.block_names import CacheFacts, Naming, PromptSpace, prompt_of
 from sapwood_gateway.core.reading_turns import ServedModel
+from sapwood_gateway.core.routes import Routes, Service
+from sapwood_gateway.core.tenants import Tenant, Tenants, key_digest
 from sapwood_gateway.shell.prompts import Unread
 from sapwood_gateway.shell.usage import TAIL_BYTES, Usage, usage_of
 
@@ -78,6 +81,24 @@ async def test_requests_of_different_namespaces_have_no_prefix_in_common() -> No
         assert reasons(running) == {"least_load": 4}
         await ask(running, body(extra_key=None))
         assert reasons(running)["prefix"] == 1
+
+
+async def test_a_tenants_prompt_is_foreseen_under_the_name_that_its_engine_is_told_and_no_other_tenants() -> None:
+    names = ("acme", "globex")
+    digests = {name: frozenset({key_digest(f"sk-{name}")}) for name in names}
+    tenants = Tenants([Tenant(namespace=CHAT.namespace, name=name, key_digests=digests[name]) for name in names])
+    async with upstream(status(200)) as server:
+        replica = server.replica("pod")
+        service = Service(CHAT, (MODEL,), policy="PrefixAffinity", authentication="ApiKey", cache_sharing="Tenant")
+        over = Routes({CHAT: service}, {CHAT: (replica,)})
+        async with gateway(over, tenants=tenants, secret=b"s" * 32) as running:
+            running.fleet.reported(replica.id, Report("ready", 0, 0, 0, cache=FACTS, knows_gateway=True))
+            for name in ("acme", "globex", "acme"):
+                await ask(running, body(), Authorization=f"Bearer sk-{name}")
+            assert reasons(running) == {"least_load": 2, "prefix": 1}
+            told = [PromptSpace(tenant=each.headers[TENANT_HEADER]) for each in server.requests]
+            blocks = {block for space in told for block in prompt_of(IDS, NAMING, space, None).chain}
+            assert running.series("sapwood_gateway_index_blocks")[""] == len(blocks) == 10
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
-from support_redis import RedisServer, redis_server
+from support_redis import RedisServer, false_redis, redis_server
 
 from sapwood_gateway.core.quotas import Add
 from sapwood_gateway.shell.quota_store import LocalQuotaStore, QuotaStore, SharedQuotaStore, StoreFailed
@@ -79,6 +79,17 @@ async def test_a_renewed_seat_is_still_one(store: QuotaStore) -> None:
     assert not await store.enter("a", limit=1, seat="2")
 
 
+def questions(store: QuotaStore) -> list[Callable[[], Awaitable[object]]]:
+    """All that can be asked."""
+    return [
+        lambda: store.add(Add("a", 1, 60)),
+        lambda: store.take(Add("a", 1, 60), limit=1),
+        lambda: store.enter("a", limit=1, seat="1"),
+        lambda: store.leave("a", seat="1"),
+        lambda: store.renew({"a": ["1"]}),
+    ]
+
+
 # --- what several gateways share
 
 
@@ -134,16 +145,18 @@ async def test_a_count_is_forgotten_after_its_window(server: RedisServer) -> Non
 
 async def test_a_store_that_is_not_there_says_so_at_every_question() -> None:
     store = SharedQuotaStore(f"redis://:secret@127.0.0.1:{free_port()}/0")
-    for ask in (
-        lambda: store.add(Add("a", 1, 60)),
-        lambda: store.take(Add("a", 1, 60), limit=1),
-        lambda: store.enter("a", limit=1, seat="1"),
-        lambda: store.leave("a", seat="1"),
-        lambda: store.renew({}),
-    ):
+    for ask in questions(store):
         with pytest.raises(StoreFailed) as failed:
             await ask()
         assert "secret" not in str(failed.value)
+    await store.close()
+
+
+async def test_however_many_ask_at_once_a_few_connections_do(server: RedisServer) -> None:
+    store = SharedQuotaStore(server.url)
+    assert len(await asyncio.gather(*(taken(store, "a") for _ in range(100)))) == 100
+    async with server.client() as client:
+        assert 1 < len(await client.client_list()) <= 8 + 1  # this one
     await store.close()
 
 
@@ -165,3 +178,35 @@ async def test_a_store_that_refuses_is_as_one_that_is_not_there(server: RedisSer
     with pytest.raises(StoreFailed):
         await store.enter("s", limit=1, seat="1")
     await store.close()
+
+
+RUBBISH = {
+    "nothing": b"",
+    "a text": b"+OK\r\n",
+    "no value": b"$-1\r\n",
+    "a list": b"*2\r\n:1\r\n:2\r\n",
+    "no number": b":abc\r\n",
+    "a number that no parser takes": b":" + b"9" * 5_000 + b"\r\n",
+    "a number that no Redis can hold": b":" + b"9" * 4_000 + b"\r\n",
+    "lists in lists": b"*1\r\n" * 20_000 + b":1\r\n",
+    "no length": b"$xx\r\nabc\r\n",
+    "another protocol": b"HTTP/1.1 400 Bad Request\r\n\r\n",
+    "an error that is no text": b"-\xff\xfe\r\n",
+}
+
+
+@pytest.mark.parametrize("answer", RUBBISH.values(), ids=RUBBISH)
+async def test_a_store_that_answers_rubbish_is_as_one_that_is_not_there(answer: bytes) -> None:
+    async with false_redis(answer) as url:
+        store = SharedQuotaStore(url)
+        told = await asyncio.gather(*(ask() for ask in questions(store)), return_exceptions=True)
+        assert [type(each) for each in told] == [StoreFailed] * len(told)
+        await store.close()
+
+
+async def test_a_seat_is_taken_or_not_and_nothing_else() -> None:
+    async with false_redis(b":7\r\n") as url:
+        store = SharedQuotaStore(url)
+        with pytest.raises(StoreFailed):
+            await store.enter("a", limit=1, seat="1")
+        await store.close()

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from array import array
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
@@ -15,12 +16,15 @@ from typing import Any
 
 import psutil
 import pytest
+import tokenizers
 from support_service import byte_tokenizer
+from tokenizers.models import WordLevel
 
 from sapwood_gateway.core.reading_turns import RestSettings, ServedModel
 from sapwood_gateway.core.routes import ServiceKey
 from sapwood_gateway.shell.prompts import Unread
 from sapwood_gateway.shell.reading_process import CannotLoad, ReadingProcess, ReadingSettings
+from sapwood_text.bundle import TokenizerBundle, write_bundle
 from sapwood_text.chat_template import JinjaTemplate
 from sapwood_text.prompt_reader import PromptReader
 
@@ -178,6 +182,65 @@ async def test_what_is_no_tokenizer_of_the_model_is_refused(given: bytes, why: s
             await made.load(ILL, given)
         assert not made.has(ILL)
         await made.load(WELL, bundle())
+        assert await read(made) == EXPECTED
+
+
+def words(num: int, revision: str) -> bytes:
+    """Return what has a vocabulary of ``num`` words."""
+    made = tokenizers.Tokenizer(WordLevel({f"w{number}": number for number in range(num)}, unk_token="w0"))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    made.decoder = tokenizers.decoders.ByteLevel()
+    return write_bundle(TokenizerBundle(revision, made.to_str(), None, {}))
+
+
+async def test_a_service_that_hoards_tokenizers_keeps_nobody_elses_from_being_read() -> None:
+    hoarded = [ServedModel(ILL.service, str(number)) for number in range(3)]
+    async with reading(rest=FOR_EVER, memory_bytes=2**26, read_seconds=1.0) as made:
+        for model in hoarded[:2]:
+            await made.load(model, words(60_000, model.revision))
+        with pytest.raises(CannotLoad, match="would take more than 33554432 bytes"):
+            await made.load(hoarded[2], words(120_000, hoarded[2].revision))
+        await made.load(WELL, words(90_000, WELL.revision))
+        assert [made.has(each) for each in (*hoarded, WELL)].count(True) == 2
+        assert await made.read(WELL, TEXT, b'{"model": "m", "prompt": "w1 w2"}', None) == array("i", [1, 2])
+        num_processes = len(made.process_ids)
+        for model in hoarded:  # what they take is known
+            if not made.has(model):
+                with pytest.raises(CannotLoad, match="together"):
+                    await made.load(model, words(60_000, model.revision))
+        assert len(made.process_ids) == num_processes
+        assert not made.rests(WELL)
+
+
+async def test_a_tokenizer_that_has_no_room_beside_anothers_larger_one_is_loaded_alone() -> None:
+    rest = RestSettings(first=10_000.0, longest=10_000.0, rests_per_slow=0.0)
+    async with reading(rest=rest, memory_bytes=2**26, read_seconds=1.0) as made:
+        await made.load(ILL, words(150_000, ILL.revision))
+        await made.load(WELL, words(125_000, WELL.revision))
+        assert len(made.process_ids) == 2
+        assert not made.rests(WELL)
+        assert (made.has(WELL), made.has(ILL)) == (True, False)
+        assert await made.read(WELL, TEXT, b'{"model": "m", "prompt": "w1 w2"}', None) == array("i", [1, 2])
+
+
+async def test_a_tokenizer_that_has_no_room_even_alone_rests() -> None:
+    async with reading(rest=FOR_EVER, memory_bytes=2**26) as made:
+        await made.load(WELL, bundle())
+        with pytest.raises(CannotLoad, match="ended"):
+            await made.load(ILL, words(300_000, ILL.revision))
+        assert made.rests(ILL)
+        assert not made.rests(WELL)
+
+
+async def test_one_services_files_take_no_room_from_those_that_have_less() -> None:
+    async with reading(bundle_bytes=3 * 2**20) as made:
+        hoarded = [ServedModel(ILL.service, str(number)) for number in range(4)]
+        for model in hoarded[:3]:
+            await made.load(model, bundle(PLAIN + " " * 900_000, model.revision))
+        with pytest.raises(CannotLoad, match="have more"):
+            await made.load(hoarded[3], bundle(PLAIN + " " * 900_000, hoarded[3].revision))
+        await made.load(WELL, bundle(PLAIN + "{#" + " " * 900_000 + "#}"))
+        assert [made.has(each) for each in (*hoarded, WELL)].count(True) == 3
         assert await read(made) == EXPECTED
 
 

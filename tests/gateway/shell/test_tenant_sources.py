@@ -11,6 +11,7 @@ import pytest
 
 from sapwood_contract.trust import CREDENTIAL_HEADER, engine_credential
 from sapwood_gateway.core.routes import Replica, Routes, Service, ServiceKey
+from sapwood_gateway.core.tenant_secrets import NO_SECRET, Hashes, KnownSecrets, SecretName, Unreadable
 from sapwood_gateway.core.tenants import Tenant, key_digest
 from sapwood_gateway.shell.credentials import Credentials, Secrets, UnusableSecret, read_secrets
 from sapwood_gateway.shell.tenant_sources import TenantDirectory, TenantFile, UnusableTenants
@@ -34,6 +35,12 @@ def write(path: Path, *documents: object) -> None:
     fresh.rename(path)
 
 
+def look(file: TenantFile) -> None:
+    """Look as often as it takes until a file that stays as it is counts."""
+    file.look()
+    file.look()
+
+
 def names(directory: TenantDirectory) -> list[str]:
     return [tenant.id for tenant in directory.tenants.all]
 
@@ -51,11 +58,26 @@ def test_a_file_is_read_again_when_it_has_changed(tmp_path: Path) -> None:
     directory, file = opened(path)
     assert names(directory) == ["static/beta", "team/acme"]
     write(path, document("acme", suspended=True))
-    file.look()
+    look(file)
     assert names(directory) == ["team/acme"]
     found = directory.tenants.find("team", "sk-acme")
     assert isinstance(found, Tenant)
     assert found.is_suspended
+
+
+def test_a_file_that_is_being_written_does_not_count_before_it_stays_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "tenants.yaml"
+    write(path, document("acme", suspended=True))
+    directory, file = opened(path)
+    for text in ("", json.dumps(document("acme")), json.dumps(document("acme", share=4))):
+        path.write_text(text)
+        file.look()
+        assert [tenant.is_suspended for tenant in directory.tenants.all] == [True]
+    file.look()
+    assert [tenant.share for tenant in directory.tenants.all] == [4]
+
+
+ALIASES = "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12))
 
 
 @pytest.mark.parametrize(
@@ -64,6 +86,9 @@ def test_a_file_is_read_again_when_it_has_changed(tmp_path: Path) -> None:
         ("a: [1", "it is not YAML: line"),
         ("\t- x", "it is not YAML: line 1"),
         ('"\x00"', "it is not YAML"),
+        ("", "there is no document in it; suspend tenants"),
+        ("# nothing\n---\n", "there is no document in it"),
+        (ALIASES, "its aliases stand for more than"),
         ("- 5", "Tenant document 1 is passed over"),
         (json.dumps(document("acme", share=0)), "share: 0 is not a whole number"),
         (json.dumps({**document("acme"), "kind": "Tennant"}), "kind: 'Tennant'"),
@@ -78,7 +103,7 @@ def test_a_version_with_a_problem_anywhere_is_not_taken_and_named_by_what_is_wro
     directory, file = opened(path)
     path.write_text(content)
     with pytest.raises(UnusableTenants, match="(?s)" + words.replace("[", r"\[")) as refusal:
-        file.look()
+        look(file)
     assert names(directory) == ["team/acme"]
     assert "acme" not in str(refusal.value)
     file.look()  # the same version is not complained of twice
@@ -86,7 +111,7 @@ def test_a_version_with_a_problem_anywhere_is_not_taken_and_named_by_what_is_wro
     with pytest.raises(UnusableTenants, match="cannot be read"):
         file.look()
     write(path, document("gamma"))
-    file.look()
+    look(file)
     assert names(directory) == ["team/gamma"]
 
 
@@ -100,7 +125,7 @@ def test_the_documents_of_other_kinds_that_examples_have_are_passed_over(tmp_pat
 def test_a_tenant_of_the_file_takes_the_place_of_the_object_of_its_name() -> None:
     directory = TenantDirectory()
     in_secret: dict[str, Any] = {"apiKeys": [{"name": "k", "sha256SecretRef": {"name": "s"}}]}
-    directory.take_cluster([document("acme", **in_secret), document("beta")])
+    directory.take_cluster([document("acme", **in_secret), document("beta")], {})
     assert directory.tenants.find("team", "sk-beta") != directory.tenants.find("team", "sk-acme")
     directory.take_file([document("acme")])
     assert names(directory) == ["team/acme", "team/beta"]
@@ -112,10 +137,87 @@ def test_an_object_of_the_cluster_that_cannot_be_read_is_logged_once_and_stops_n
 ) -> None:
     directory = TenantDirectory()
     for _ in range(2):
-        directory.take_cluster([document("acme", share=0), document("beta")])
+        directory.take_cluster([document("acme", share=0), document("beta")], {})
     assert names(directory) == ["team/beta"]
     assert len(caplog.records) == 1
     assert "acme" not in caplog.text
+
+
+# --- keys in Secrets
+
+IN_SECRET: dict[str, Any] = {"apiKeys": [{"name": "k", "sha256SecretRef": {"name": "tenant-keys", "key": "acme"}}]}
+HASH = key_digest("sk-acme").hex()
+
+
+def secret(content: dict[str, Any], **metadata: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": "tenant-keys", **metadata},
+        "stringData": content,
+    }
+
+
+def test_a_secret_in_the_file_of_tenants_holds_their_hashes_and_is_followed(tmp_path: Path) -> None:
+    path = tmp_path / "tenants.yaml"
+    write(path, document("acme", namespace=None, **IN_SECRET), secret({"acme": HASH}))
+    directory, file = opened(path)
+    assert isinstance(directory.tenants.find("static", "sk-acme"), Tenant)
+    write(path, document("acme", namespace=None, **IN_SECRET), secret({"acme": key_digest("sk-new").hex()}))
+    look(file)
+    assert isinstance(directory.tenants.find("static", "sk-new"), Tenant)
+    assert not isinstance(directory.tenants.find("static", "sk-acme"), Tenant)
+
+
+@pytest.mark.parametrize(
+    ("others", "reason"),
+    [
+        ([], "its namespace has no Secret of that name"),
+        ([secret({"acme": HASH}, namespace="elsewhere")], "its namespace has no Secret of that name"),
+        ([secret({"other": HASH}, namespace="team")], "the Secret has no such key"),
+        ([secret({"acme": "sk-acme"}, namespace="team")], "is not 64 hexadecimal digits"),
+    ],
+)
+def test_a_file_whose_tenants_name_what_its_secrets_do_not_hold_is_not_taken(
+    others: list[dict[str, Any]], reason: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "tenants.yaml"
+    write(path, document("acme", **IN_SECRET), *others)
+    with pytest.raises(UnusableTenants, match=r"Tenant document 1: apiKeys\[0\].sha256SecretRef: ") as refusal:
+        opened(path)
+    assert reason in str(refusal.value)
+    assert "acme" not in str(refusal.value)
+
+
+def test_a_key_whose_secret_cannot_be_read_is_logged_once_per_change_without_names(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    directory = TenantDirectory()
+    documents = [document("acme", **IN_SECRET), document("beta")]
+    name = SecretName("team", "tenant-keys")
+    steps: list[tuple[KnownSecrets, int, int]] = [
+        ({}, 1, 0),
+        ({name: Unreadable(NO_SECRET)}, 1, 1),
+        ({name: Unreadable(NO_SECRET)}, 1, 1),
+        ({name: Hashes({"acme": HASH})}, 2, 1),
+        ({name: Hashes({}, frozenset({"acme"}))}, 1, 2),
+    ]
+    for secrets, num_known, num_told in steps:
+        directory.take_cluster(documents, secrets)
+        assert sum(len(tenant.key_digests) for tenant in directory.tenants.all) == num_known
+        assert len(caplog.records) == num_told
+    assert not any(word in caplog.text for word in ("acme", "tenant-keys", HASH))
+
+
+def test_a_tenant_of_the_file_gets_no_hash_from_a_secret_of_the_cluster(tmp_path: Path) -> None:
+    path = tmp_path / "tenants.yaml"
+    write(path, document("acme"))
+    directory, file = opened(path)
+    of_cluster = {SecretName("team", "tenant-keys"): Hashes({"acme": HASH})}
+    directory.take_cluster([document("beta", **IN_SECRET)], of_cluster)
+    write(path, document("acme", **IN_SECRET))
+    with pytest.raises(UnusableTenants, match="its namespace has no Secret of that name"):
+        look(file)
 
 
 # --- secrets

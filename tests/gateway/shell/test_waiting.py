@@ -13,6 +13,7 @@ from aiohttp.test_utils import make_mocked_request
 from support_gateway import (
     CHAT,
     CIRCUIT,
+    KNOWS_GATEWAY,
     MODEL,
     Gateway,
     Steps,
@@ -30,12 +31,13 @@ from sapwood_gateway.core.fleet import Fleet, Lease
 from sapwood_gateway.core.routes import Replica, Routes
 from sapwood_gateway.core.tenants import Tenant
 from sapwood_gateway.shell.call import Call
+from sapwood_gateway.shell.openai import TooMany
 from sapwood_gateway.shell.waiting import Waiting
 
 PATH = "/v1/chat/completions"
 BODY = {"model": MODEL, "messages": []}
 QUEUED = "sapwood_gateway_queued_requests"
-ONE_AT_ONCE = Report("ready", 0, 0, 0, max_running=1)
+ONE_AT_ONCE = Report("ready", 0, 0, 0, max_running=1, knows_gateway=True)
 MOST_ON_ONE = 3
 """Requests on such a replica: one that runs, and two to go on with."""
 
@@ -117,7 +119,7 @@ async def test_a_replica_that_can_take_requests_again_gets_those_that_wait() -> 
         running.fleet.reported("pod", Report("draining", 0, 0, 0))
         asked = ask(running)
         await waiting(running, 1)
-        running.fleet.reported("pod", Report("ready", 0, 0, 0))
+        running.fleet.reported("pod", Report("ready", 0, 0, 0, knows_gateway=True))
         assert (await asked)[0] == 200
 
 
@@ -143,6 +145,7 @@ async def test_beyond_the_queues_length_a_request_is_refused_at_once() -> None:
             error = (await response.json())["error"]
         assert (error["code"], error["type"]) == ("queue_full", "rate_limit_error")
         assert "team/chat" in error["message"]
+        assert not set(error["message"]) & set("012346789")  # how many others wait is theirs; 5 is Retry-After
         assert running.series("sapwood_gateway_rejected_total")['{reason="overload"}'] == 1
         asked.cancel()
 
@@ -154,6 +157,38 @@ async def test_beyond_the_queues_wait_a_request_is_told_to_come_back() -> None:
         assert running.series("sapwood_gateway_rejected_total")['{reason="overload"}'] == 1
         assert running.series("sapwood_gateway_route_total")['{result="none"}'] == 1
         assert num_queued(running) == 0
+
+
+@pytest.mark.parametrize("after", [Routes({}, {}), routes()], ids=["removed", "no queue"])
+async def test_who_waits_for_a_service_that_lets_nobody_wait_any_longer_is_told_at_once(after: Routes) -> None:
+    async with gateway(queueing()) as running:
+        asked = ask(running)
+        await waiting(running, 1)
+        running.fleet.update(after)
+        code, body = await asked
+        assert (code, json.loads(body)["error"]["code"]) == (503, "no_replica_ready")
+        assert running.series("sapwood_gateway_route_total")['{result="none"}'] == 1
+
+
+async def test_who_waits_for_a_service_that_lets_nobody_wait_any_longer_is_sent_as_a_newcomer_is() -> None:
+    async with upstream(echo) as engine, gateway(queueing()) as running:
+        asked = ask(running)
+        await waiting(running, 1)
+        running.fleet.update(routes(engine.replica("pod")))
+        assert (await asked)[0] == 200
+
+
+async def test_who_was_let_in_without_a_key_is_not_sent_to_a_service_that_asks_for_one_by_now() -> None:
+    async with upstream(echo) as engine, gateway(queueing()) as running:
+        asked = ask(running)
+        await waiting(running, 1)
+        made = queueing(engine.replica("pod"))
+        service = replace(made.services[CHAT], authentication="ApiKey")
+        running.fleet.update(Routes({CHAT: service}, made.replicas))
+        running.fleet.reported("pod", KNOWS_GATEWAY)
+        code, body = await asked
+        assert (code, json.loads(body)["error"]["code"]) == (503, "service_changed")
+        assert (engine.bodies, running.fleet.num_own) == ([], 0)
 
 
 async def test_a_client_that_leaves_while_it_waits_leaves_the_queue_and_is_never_sent() -> None:
@@ -207,8 +242,14 @@ class Door:
         self.fleet = Fleet(circuit=CIRCUIT)
         self.fleet.update(queueing(POD, most=20))
         self.fleet.reported("pod", ONE_AT_ONCE)
-        self.waiting = Waiting(self.fleet, metrics=metrics_of(self.fleet), clock=lambda: 0.0)
+        self.metrics = metrics_of(self.fleet)
+        self.waiting = Waiting(self.fleet, metrics=self.metrics, clock=lambda: 0.0)
         self.order: list[str] = []
+
+    def rejected(self) -> float:
+        """Return how many were turned away."""
+        [line] = [each for each in self.metrics.render().decode().splitlines() if 'reason="overload"' in each]
+        return float(line.split()[1])
 
     def come(self, tenant: str, *, share: int = 1, tokens: int = 100) -> asyncio.Task[None]:
         service = self.fleet.routes.services[CHAT]
@@ -254,6 +295,45 @@ async def test_the_queue_is_fair_between_tenants_whoever_came_first(door: Door) 
     await asyncio.gather(*tasks)
     assert door.order.index("one") < 4
     assert Counter(door.order[:9]) == {"double": 5, "many": 3, "one": 1}
+
+
+async def test_a_request_weighs_as_much_as_its_answer_may_be_long(door: Door) -> None:
+    end = await filled(door)
+    tasks = [door.come(tenant, tokens=tokens) for tenant, tokens in [("long", 300), ("short", 100)] * 6]
+    await until(lambda: door.waiting.census() == {"team/chat": 12})
+    end()
+    await asyncio.gather(*tasks)
+    assert Counter(door.order[:8]) == {"short": 6, "long": 2}
+
+
+async def test_who_fills_the_queue_makes_room_for_others(door: Door) -> None:
+    end = await filled(door)
+    many = [door.come("many") for _ in range(20)]
+    await until(lambda: door.waiting.census() == {"team/chat": 20})
+    one = door.come("one")
+    with pytest.raises(TooMany, match="team/chat"):
+        await many[-1]
+    with pytest.raises(TooMany):
+        await door.come("many")
+    assert door.waiting.census() == {"team/chat": 20}
+    assert door.rejected() == 2
+    end()
+    await asyncio.gather(one, *many[:-1])
+    assert door.order.count("one") == 1
+    assert door.fleet.num_own == 0
+
+
+async def test_a_request_that_leaves_in_the_moment_in_which_it_makes_room_is_gone(door: Door) -> None:
+    end = await filled(door)
+    many = [door.come("many") for _ in range(20)]
+    await until(lambda: door.waiting.census() == {"team/chat": 20})
+    many[-1].cancel()
+    one = door.come("one")
+    with pytest.raises(asyncio.CancelledError):
+        await many[-1]
+    end()
+    await asyncio.gather(one, *many[:-1])
+    assert door.waiting.census() == {"team/chat": 0}
 
 
 async def test_a_request_that_leaves_in_the_moment_in_which_it_is_let_in_keeps_no_place(door: Door) -> None:

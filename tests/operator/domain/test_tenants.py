@@ -32,7 +32,7 @@ def by_hash(name: str, sha256: str) -> dict[str, Any]:
 
 
 def by_secret(name: str) -> dict[str, Any]:
-    return {"name": name, "sha256SecretRef": {"name": "keys", "key": "sha256"}}
+    return {"name": name, "sha256SecretRef": {"name": "tenant-keys", "key": "sha256"}}
 
 
 def verdict(*tenants: dict[str, Any]) -> tuple[str, str, int, str]:
@@ -51,10 +51,17 @@ def verdict(*tenants: dict[str, Any]) -> tuple[str, str, int, str]:
         ([a_tenant(suspended=True)], ("False", "Suspended", 0), "spec.suspended"),
         (
             [a_tenant("acme", by_hash("ci", A), by_secret("vault"))],
-            ("False", "NotBuiltYet", 1),
-            "these keys are unknown: vault; give their sha256. Keys in force: ci",
+            ("True", "Ready", 1),
+            "Keys in force: ci. The gateway takes from Secrets: vault (Secret tenant-keys). It may read those alone "
+            "that the chart's gateway.tenants.keySecrets names",
         ),
-        ([a_tenant("acme", by_secret("vault"))], ("False", "NotBuiltYet", 0), "Keys in force: none"),
+        ([a_tenant("acme", by_secret("vault"))], ("True", "Ready", 0), "Keys in force: none. The gateway takes"),
+        ([a_tenant("acme", by_secret("vault"), suspended=True)], ("False", "Suspended", 0), "spec.suspended"),
+        (
+            [a_tenant("acme", by_hash("ci", A), by_secret("vault")), a_tenant("zeta", by_hash("x", A))],
+            ("False", "KeyConflict", 0),
+            "Keys in force: none. The gateway takes from Secrets: vault",
+        ),
         (
             [a_tenant("acme", by_hash("ci", A), by_hash("old", B)), a_tenant("zeta", by_hash("x", B))],
             ("False", "KeyConflict", 1),
@@ -73,6 +80,8 @@ def verdict(*tenants: dict[str, Any]) -> tuple[str, str, int, str]:
         "neither",
         "one in a Secret",
         "all in Secrets",
+        "in a Secret and suspended",
+        "in a Secret beside a shared one",
         "shared",
         "with a suspended one",
     ],

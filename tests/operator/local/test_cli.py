@@ -32,6 +32,13 @@ def test_a_document_that_breaks_a_rule_is_told_with_its_file_and_field(tmp_path:
     )
 
 
+@pytest.mark.parametrize("path", ["empty.yaml", "."])
+def test_files_without_a_document_are_told(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "empty.yaml").touch()
+    monkeypatch.chdir(tmp_path)
+    assert refused("-f", path) == f"sapwood local: there is no document in {path}\n"
+
+
 def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
     path = tmp_path / "no.yaml"
     assert refused("-f", str(path)) == f"sapwood local: {path}: No such file or directory\n"

@@ -103,6 +103,39 @@ def test_an_engine_that_dies_takes_no_requests_and_is_started_again_at_once(sett
     assert [pod.num_restarts for pod in setting.pods] == [1, 0]
 
 
+def test_an_engine_that_is_started_again_listens_elsewhere_for_somebody_may_have_taken_its_ports(
+    setting: Setting,
+) -> None:
+    (before,) = running(setting, 1)
+    setting.engine(before).end(2, "--port: 15001 cannot be used: 127.0.0.1 port 15001 cannot be listened on")
+    setting.step()
+    (after,) = setting.pods
+    assert (after.uid, after.num_restarts) == (before.uid, 1)
+    assert not {after.ports.http, after.ports.admin} & {before.ports.http, before.ports.admin}
+    given = options(setting, after)
+    assert (given.port, given.admin_port) == (after.ports.http, after.ports.admin)
+    (found,) = setting.discovered("EndpointSlice")
+    assert [port["port"] for port in found["ports"]] == [after.ports.http, after.ports.admin]
+
+
+def test_an_engine_for_which_no_command_can_be_made_any_more_says_why_and_is_tried_again(tmp_path: Path) -> None:
+    folder = tmp_path / "weights"
+    folder.mkdir()
+    setting = Setting(tmp_path, folders={"weights": folder})
+    setting.give(a_service(model={"source": {"pvc": {"claimName": "weights", "path": "base"}}}))
+    (pod,) = setting.pods
+    folder.rmdir()
+    setting.engine(pod).end(1)
+    setting.step()
+    assert not setting.engines
+    (pod,) = setting.pods
+    assert pod.last_exit is not None
+    assert str(folder) in pod.last_exit.last_words
+    folder.mkdir()
+    setting.step(5.0)
+    assert setting.engines
+
+
 def test_one_that_keeps_dying_waits_longer_and_longer(setting: Setting) -> None:
     setting.give(a_service())
     (pod,) = setting.pods

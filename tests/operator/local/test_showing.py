@@ -82,12 +82,13 @@ def test_keys_that_are_refused_are_remarked(setting: Setting) -> None:
     good, bad = tenant("good", sha256="0" * 64), tenant("bad", sha256SecretRef={"name": "keys", "key": "sha256"})
     setting.give(a_service(), tenants=(good, bad))
     setting.get_ready()
-    (told,) = remarks(setting.platform)
-    assert told.startswith("Tenant bad: NotBuiltYet: ")
+    assert remarks(setting.platform) == [
+        "Tenant bad: apiKeys[0].sha256SecretRef: its namespace has no Secret of that name; add it to the files"
+    ]
 
 
 def test_the_command_to_copy_calls_the_first_service(setting: Setting) -> None:
-    assert example_call(setting.platform) == ""
+    assert example_call(setting.platform) == "there is no InferenceService in the files: nothing runs but the gateway"
     setting.give(a_service(model={"name": "base", "source": {"builtin": "smollm2-135m"}}))
     call = example_call(setting.platform)
     assert call.startswith("curl http://127.0.0.1:8080/v1/chat/completions \\\n")

@@ -1,4 +1,6 @@
-"""Discovery in a cluster: services from ConfigMaps that the operator writes, replicas from EndpointSlices, tenants."""
+"""Discovery in a cluster: services from ConfigMaps that the operator writes, replicas from EndpointSlices, tenants from
+Tenants and the Secrets that they name.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +9,18 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from threading import Event, Thread
-from typing import Any
+from typing import Any, Protocol
 
 from sapwood_contract.routing import COMPONENT_LABEL, ROUTING_LABEL
 from sapwood_gateway.core.cluster_facts import routes_of
 from sapwood_gateway.core.fleet import Fleet
 from sapwood_gateway.core.routes import ServiceKey
+from sapwood_gateway.core.tenant_secrets import NO_SECRETS, KnownSecrets, named_secrets
+from sapwood_gateway.shell.discovery import reflector
 from sapwood_gateway.shell.discovery.cluster_api import Source
-from sapwood_gateway.shell.discovery.reflector import Api, Changed, Deleted, Listed, News, Reflector
+from sapwood_gateway.shell.discovery.reflector import Changed, Deleted, Listed, News, Reflector
+from sapwood_gateway.shell.discovery.secret_reader import ROUND_SECONDS, SecretApi, SecretReader
+from sapwood_gateway.shell.tenant_sources import TakeTenants
 
 _log = logging.getLogger(__name__)
 
@@ -22,11 +28,13 @@ _CONFIG_MAPS = ("/api/v1", "configmaps", f"{ROUTING_LABEL}=true")
 _SLICES = ("/apis/discovery.k8s.io/v1", "endpointslices", f"{COMPONENT_LABEL}=engine")
 _TENANTS = ("/apis/serving.sapwood.dev/v1alpha1", "tenants", "")
 
-TakeTenants = Callable[[Sequence[Mapping[str, Any]]], None]
+
+class Api(reflector.Api, SecretApi, Protocol):
+    """What is needed of the cluster's API."""
 
 
 class ClusterDiscovery:
-    """Keeps the routes of ``fleet``, and the tenants; everything but the reflectors' threads runs in the event loop."""
+    """Keeps the routes of ``fleet``, and the tenants; all but the threads that ask the API runs in the event loop."""
 
     def __init__(
         self,
@@ -39,9 +47,11 @@ class ClusterDiscovery:
         failed: Callable[[], None],
         died: Callable[[str, Exception], None],
         draw: Callable[[], float],
+        secret_seconds: float = ROUND_SECONDS,
     ) -> None:
         """``namespaces``: where to look; none means everywhere. ``gateway``: as of `cluster_facts.routes_of`.
         ``take_tenants`` gets all Tenant objects whenever something has changed; none where there is no such kind.
+        ``secret_seconds``: between two looks at a Secret.
 
         ``failed``: called from any thread when the cluster cannot be asked; ``died``: called in the loop, with the name
         of what ended and why, when nothing follows a source any more.
@@ -60,14 +70,27 @@ class ClusterDiscovery:
         self._is_stale = False
         self._stop = Event()
         self._threads: list[Thread] = []
+        self._secret_seconds = secret_seconds
+        self._reader: SecretReader | None = None
+        """None: not started."""
+        self._secrets = NO_SECRETS
         self.is_ready = False
-        """Everything has been listed once."""
+        """Everything has been listed once, and each Secret that was named then has been asked for."""
 
     def start(self) -> None:
         """Begin to follow the cluster, in daemon threads: one may be waiting for its server when the program ends."""
         loop = asyncio.get_running_loop()
+        self._reader = SecretReader(
+            self._api,
+            tell=partial(_post, loop, self._take_secrets),
+            failed=self._failed,
+            stop=self._stop,
+            draw=self._draw,
+            round_seconds=self._secret_seconds,
+        )
+        self._run_in_thread(self._reader, "reader of Secrets", loop)
         for source in self._copies():
-            reflector = Reflector(
+            follower = Reflector(
                 self._api,
                 source,
                 tell=partial(_post, loop, self._take, source),
@@ -75,14 +98,13 @@ class ClusterDiscovery:
                 stop=self._stop,
                 draw=self._draw,
             )
-            name = f"reflector {source.path}"
-            thread = Thread(target=self._run, args=(reflector, name, loop), name=name, daemon=True)
-            self._threads.append(thread)
-            thread.start()
+            self._run_in_thread(follower, f"reflector {source.path}", loop)
 
     def stop(self) -> None:
         """Let each thread end soon."""
         self._stop.set()
+        if self._reader is not None:
+            self._reader.wake()
         self._api.close()
 
     def join(self) -> None:
@@ -90,9 +112,14 @@ class ClusterDiscovery:
         for thread in self._threads:
             thread.join()
 
-    def _run(self, reflector: Reflector, name: str, loop: asyncio.AbstractEventLoop) -> None:
+    def _run_in_thread(self, asker: Reflector | SecretReader, name: str, loop: asyncio.AbstractEventLoop) -> None:
+        thread = Thread(target=self._run, args=(asker, name, loop), name=name, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _run(self, asker: Reflector | SecretReader, name: str, loop: asyncio.AbstractEventLoop) -> None:
         try:
-            reflector.run()
+            asker.run()
         except Exception as error:
             if not self._stop.is_set():
                 _post(loop, self._died, name, error)
@@ -102,6 +129,13 @@ class ClusterDiscovery:
 
     def _take(self, source: Source, news: News) -> None:
         self._copies()[source].take(news)
+        self._schedule()
+
+    def _take_secrets(self, secrets: KnownSecrets) -> None:
+        self._secrets = secrets
+        self._schedule()
+
+    def _schedule(self) -> None:
         if not self._is_stale and all(copy.is_listed for copy in self._copies().values()):
             # Many events come at once when a service is rolled: they make one new set of routes.
             self._is_stale = True
@@ -117,9 +151,14 @@ class ClusterDiscovery:
         for problem in set(facts.problems) - self._problems:
             _log.warning(problem)
         self._problems = frozenset(facts.problems)
-        self._take_tenants([item for copy in self._tenants.values() for item in copy.items()])
+        tenants = [item for copy in self._tenants.values() for item in copy.items()]
+        named = named_secrets(tenants)
+        if self._reader is not None:
+            self._reader.want(named)
+        self._take_tenants(tenants, self._secrets)
         self._fleet.update(facts.routes)
-        self.is_ready = True
+        # A gateway that served before would refuse callers whose hashes it has not read yet.
+        self.is_ready = self.is_ready or named.keys() <= self._secrets.keys()
 
 
 class _Copy:

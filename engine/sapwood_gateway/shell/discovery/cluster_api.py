@@ -1,4 +1,4 @@
-"""The cluster's API, as far as the gateway uses it: list and watch, as JSON, from one thread a kind.
+"""The cluster's API, as far as the gateway uses it: list, watch and read, as JSON, from one thread a kind.
 
 The official client brings what is tedious about it: in-cluster and kubeconfig credentials, their renewal, TLS.
 """
@@ -17,6 +17,7 @@ from sapwood_contract.shallow import read_json
 
 _CONNECT_SECONDS = 5.0
 _LIST_SECONDS = 30.0
+_READ_SECONDS = 5.0
 WATCH_SECONDS = 240
 """How long the server keeps a watch open; then it is begun anew where it ended."""
 _SILENCE_SECONDS = WATCH_SECONDS + 15.0
@@ -50,6 +51,15 @@ class Listing:
 
 
 @dataclass(frozen=True, slots=True)
+class Answer:
+    """What the server says to a question for one object."""
+
+    status: int
+    document: object = None
+    """The object where the status is 200 and it can be read."""
+
+
+@dataclass(frozen=True, slots=True)
 class Source:
     """One kind of object in one namespace, or in all."""
 
@@ -61,7 +71,7 @@ class Source:
 
 
 class ClusterApi:
-    """List and watch with one credential; may be used from several threads."""
+    """List, watch and read with one credential; may be used from several threads."""
 
     def __init__(self, api_client: client.ApiClient) -> None:
         self._client = api_client
@@ -77,7 +87,7 @@ class ClusterApi:
 
     def list(self, source: Source) -> Listing:
         """Return every object of ``source``; raises `ApiFailure`."""
-        response = self._get(source, {}, read_seconds=_LIST_SECONDS)
+        response = self._follow(source, {}, read_seconds=_LIST_SECONDS)
         try:
             document = read_json(response.data)
             return Listing(document["items"], document["metadata"]["resourceVersion"])
@@ -97,7 +107,7 @@ class ClusterApi:
             "allowWatchBookmarks": "true",
             "timeoutSeconds": str(WATCH_SECONDS),
         }
-        response = self._get(source, query, read_seconds=_SILENCE_SECONDS)
+        response = self._follow(source, query, read_seconds=_SILENCE_SECONDS)
         self._watches.add(response)
         try:
             if self._is_closed:
@@ -113,22 +123,39 @@ class ClusterApi:
             self._watches.discard(response)
             response.close()
 
-    def _get(self, source: Source, query: Mapping[str, str], *, read_seconds: float) -> urllib3.BaseHTTPResponse:
+    def read(self, path: str) -> Answer:
+        """Return what the server says of the object at ``path``; raises `ApiFailure` where that is no whole answer."""
+        response = self._get(path, {}, read_seconds=_READ_SECONDS)
+        try:
+            body = response.data
+            return Answer(200, read_json(body)) if response.status == 200 else Answer(response.status)
+        except ValueError:
+            return Answer(response.status)
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise ApiFailure(f"{path}: {error!r}") from error
+        finally:
+            response.release_conn()
+
+    def _follow(self, source: Source, query: Mapping[str, str], *, read_seconds: float) -> urllib3.BaseHTTPResponse:
+        response = self._get(source.path, {"labelSelector": source.selector, **query}, read_seconds=read_seconds)
+        if response.status != 200:
+            response.close()
+            _raise(source, response.status, str(response.reason))
+        return response
+
+    def _get(self, path: str, query: Mapping[str, str], *, read_seconds: float) -> urllib3.BaseHTTPResponse:
         asked = self._client.param_serialize(
             "GET",
-            source.path,
-            query_params=[("labelSelector", source.selector), *query.items()],
+            path,
+            query_params=list(query.items()),
             header_params={"Accept": "application/json"},
             auth_settings=["BearerToken"],
         )
         try:
             answer = self._client.call_api(*asked, _request_timeout=(_CONNECT_SECONDS, read_seconds))
         except (client.ApiException, urllib3.exceptions.HTTPError, OSError) as error:
-            raise ApiFailure(f"{source.path}: {error!r}") from error
+            raise ApiFailure(f"{path}: {error!r}") from error
         response: urllib3.BaseHTTPResponse = answer.response
-        if response.status != 200:
-            response.close()
-            _raise(source, response.status, str(response.reason))
         return response
 
 

@@ -1,4 +1,4 @@
-"""Discovery by a file that holds the very objects of a cluster: ConfigMaps, EndpointSlices and Tenants.
+"""Discovery by a file that holds the very objects of a cluster: ConfigMaps, EndpointSlices, Tenants and their Secrets.
 
 Whoever keeps the file says everything; nothing is asked of anybody. Without a cluster `sapwood local` writes it, or a
 person does. A version that cannot be used is told once, and the last good one stays.
@@ -8,22 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
-
-import yaml
 
 from sapwood_gateway.core.cluster_facts import routes_of
 from sapwood_gateway.core.file_objects import FileObjects, InvalidObjects, objects_of
 from sapwood_gateway.core.fleet import Fleet
 from sapwood_gateway.core.routes import ServiceKey
+from sapwood_gateway.core.tenant_secrets import secrets_among
+from sapwood_gateway.shell.tenant_sources import TakeTenants
 from sapwood_gateway.shell.watched_file import LOOK_SECONDS, AsBefore, CannotBeRead, Content, WatchedFile
+from sapwood_gateway.shell.yaml_text import UnreadableText, documents_in
 
 _log = logging.getLogger(__name__)
-
-_MAX_BYTES = 16 * 2**20
-TakeTenants = Callable[[Sequence[Mapping[str, Any]]], None]
 
 
 class FileDiscovery:
@@ -32,7 +28,7 @@ class FileDiscovery:
     def __init__(
         self, fleet: Fleet, path: Path, *, gateway: ServiceKey | None = None, take_tenants: TakeTenants
     ) -> None:
-        """``gateway``: as of `cluster_facts.routes_of`. ``take_tenants`` gets all Tenant documents of each version."""
+        """``gateway``: as of `cluster_facts.routes_of`. ``take_tenants`` gets all Tenants of each version."""
         self._fleet = fleet
         self._file = WatchedFile(path)
         self._gateway = gateway
@@ -56,8 +52,8 @@ class FileDiscovery:
                 self._keep_the_last(reason)
             case Content(text):
                 try:
-                    self._take(objects_of(_documents(text)))
-                except (InvalidObjects, yaml.YAMLError, ValueError, RecursionError) as error:
+                    self._take(objects_of(documents_in(text)))
+                except Exception as error:  # whatever stands in the file: it never ends the gateway
                     self._keep_the_last(_reason(error))
 
     def _take(self, objects: FileObjects) -> None:
@@ -65,7 +61,7 @@ class FileDiscovery:
         for problem in set(facts.problems) - self._problems:
             _log.warning(problem)
         self._problems = frozenset(facts.problems)
-        self._take_tenants(objects.tenants)
+        self._take_tenants(objects.tenants, secrets_among(objects.secrets, objects.tenants))
         self._fleet.update(facts.routes)
         self.is_ready = True
         _log.info("read the discovery file", extra={"services": len(facts.routes.services)})
@@ -76,20 +72,6 @@ class FileDiscovery:
         )
 
 
-def _documents(text: bytes) -> list[object]:
-    """Read YAML, of which JSON is a part; raises `InvalidObjects` or what the library does."""
-    if len(text) > _MAX_BYTES:
-        raise InvalidObjects(f"it has {len(text)} bytes; at most {_MAX_BYTES} are read")
-    return list(yaml.load_all(text, Loader=_LOADER))
-
-
 def _reason(error: Exception) -> str:
     """Return what is wrong without a line of the file, which may hold a tenant's name."""
-    if isinstance(error, yaml.MarkedYAMLError):
-        line = 0 if error.problem_mark is None else error.problem_mark.line + 1
-        return f"it is not YAML: line {line}: {error.problem}"
-    return str(error) if isinstance(error, InvalidObjects) else type(error).__name__
-
-
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""The one written in C where PyYAML has it: ten times as fast."""
+    return str(error) if isinstance(error, InvalidObjects | UnreadableText) else type(error).__name__
