@@ -4,6 +4,7 @@ the one that ``KUBECONFIG`` names. Without either there is nothing to test, and 
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable
 
 import pytest
@@ -17,6 +18,9 @@ from cluster.layout import Layout, layout
 def pytest_sessionstart() -> None:
     if not os.environ.get("KUBECONFIG"):
         raise pytest.UsageError("no cluster: run `make e2e`, or set KUBECONFIG to a cluster that may be used for tests")
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # What a shell starts in the background ignores Ctrl-C, and so would the programs that tests interrupt.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
