@@ -25,26 +25,17 @@ from kubernetes import config
 from chart_release import NAMESPACE as RELEASE_NAMESPACE
 from chart_release import connect
 from sapwood_contract.http import ADMIN_LOAD
+from small_engines import MODEL, READY_SECONDS, TWO_ENGINES
 from talking import Stream, talking
 from world import OWNED, JsonObject, World, condition, eventually, service_path
 
 NAMESPACE = f"rollout-{os.getpid()}"
-MODEL = "smollm2-135m"
-READY_SECONDS = 300
-"""The first engine of a node compiles its step, and there are as few processors as there may be."""
 GONE_SECONDS = 120
 LENGTHS = (16, 640) * 4
 """Tokens of the streams of eight clients; the long ones take longer than a leaving pod waits before it begins to
 drain."""
 SPEC: dict[str, Any] = {
-    "replicas": 2,
-    "model": {"name": MODEL, "source": {"builtin": MODEL}, "cache": {"nodePath": "/var/cache/sapwood"}},
-    "engine": {
-        "device": "CPU",
-        "contextLength": 1024,
-        "scheduler": {"maxRunning": 8},
-        "extraArgs": ["--threads=1", "--kv-tokens=4096"],
-    },
+    **TWO_ENGINES,
     # By prefix, all of the long streams may be on one replica, and the other has nothing to finish when it goes.
     "routing": {"policy": "LeastLoad"},
 }

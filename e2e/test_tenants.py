@@ -26,22 +26,13 @@ from kubernetes import config
 from chart_release import NAMESPACE as RELEASE_NAMESPACE
 from chart_release import connect
 from pods import PYTHON, Pods
+from small_engines import MODEL, READY_SECONDS, TWO_ENGINES
 from world import OWNED, JsonObject, World, child_path, condition, eventually, service_path
 
 NAMESPACE = f"tenants-{os.getpid()}"
 TENANTS = f"/apis/serving.sapwood.dev/v1alpha1/namespaces/{NAMESPACE}/tenants"
-MODEL = "smollm2-135m"
-READY_SECONDS = 300
-"""The first engine of a node compiles its step, and there are as few processors as there may be."""
 SPEC: dict[str, Any] = {
-    "replicas": 2,
-    "model": {"name": MODEL, "source": {"builtin": MODEL}, "cache": {"nodePath": "/var/cache/sapwood"}},
-    "engine": {
-        "device": "CPU",
-        "contextLength": 1024,
-        "scheduler": {"maxRunning": 8},
-        "extraArgs": ["--threads=1", "--kv-tokens=4096"],
-    },
+    **TWO_ENGINES,
     "routing": {"policy": "PrefixAffinity", "queue": {"maxRequests": 10, "maxWait": "120s"}},
     "tenancy": {"authentication": "ApiKey", "cacheSharing": "Tenant"},
     "rollout": {"drainTimeout": "5s"},

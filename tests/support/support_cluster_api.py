@@ -18,6 +18,8 @@ from typing import Any
 from aiohttp import web
 from support_gateway import serving
 
+from sapwood_gateway.shell.discovery.cluster import ClusterDiscovery
+
 Json = dict[str, Any]
 DEEP = "DEEP"
 """A value that is sent as JSON of so many levels as the real server still takes."""
@@ -163,3 +165,14 @@ async def cluster_api() -> AsyncIterator[FakeClusterApi]:
     async with serving(app) as url:
         fake.url = url
         yield fake
+
+
+@asynccontextmanager
+async def started(discovery: ClusterDiscovery) -> AsyncIterator[None]:
+    """Let ``discovery`` follow its cluster for so long."""
+    discovery.start()
+    try:
+        yield
+    finally:
+        discovery.stop()
+        await asyncio.to_thread(discovery.join)

@@ -109,19 +109,20 @@ class Limiter:
 
         Raises `TooMany` for one beyond its caller's quotas, and `Unavailable` where that cannot be known and must be.
         """
-        meter = Meter(prompt_estimate=price_of(len(call.body), max_answer_tokens=0), price=_tokens_of(call))
+        price_tokens = _tokens_of(call)
+        meter = Meter(prompt_estimate=price_of(len(call.body), max_answer_tokens=0), price=price_tokens)
         if call.tenant.quotas == _NO_QUOTAS:
             yield meter
             return
         charges = _Charges(call)
         try:
-            await self._charge(call, charges)
+            await self._charge(call, charges, price_tokens)
             call.request[RATE_HEADERS_KEY] = _rate_headers(charges.counted, self._wall_clock())
             yield meter
         finally:
             self._settle(charges, meter)
 
-    async def _charge(self, call: Call, charges: _Charges) -> None:
+    async def _charge(self, call: Call, charges: _Charges, price_tokens: int) -> None:
         limit = call.tenant.quotas.concurrent_requests
         if limit is not None:
             # Leaving one that was not entered does no harm: the answer may be lost where the question was heard.
@@ -133,7 +134,7 @@ class Limiter:
                 self._refuse(SeatsTaken(limit))
             self._seats.setdefault(charges.seats_key, set()).add(charges.seat)
         now = self._wall_clock()
-        for window in windows(call.tenant, price_tokens=_tokens_of(call), now=now):
+        for window in windows(call.tenant, price_tokens=price_tokens, now=now):
             count = await self._ask(partial(self._store.take, window.charge, limit=window.limit))
             if isinstance(count, _Unknown):
                 return self._let_in_unknown()

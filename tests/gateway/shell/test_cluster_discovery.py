@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from kubernetes import client
-from support_cluster_api import DEEP, FakeClusterApi, Json, cluster_api
+from support_cluster_api import DEEP, FakeClusterApi, Json, cluster_api, started
 
 from sapwood_contract.routing import ServiceRoute, to_json
 from sapwood_gateway.core.circuit import CircuitSettings
@@ -85,12 +85,8 @@ async def discovering(
             died=lambda name, error: pytest.fail(f"{name}: {error!r}"),
             draw=lambda: 0.01,
         )
-        discovery.start()
-        try:
+        async with started(discovery):
             yield fleet, discovery, failures
-        finally:
-            discovery.stop()
-            await asyncio.to_thread(discovery.join)
 
 
 @pytest.fixture

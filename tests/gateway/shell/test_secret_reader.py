@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from kubernetes import client
-from support_cluster_api import DEEP, FakeClusterApi, Json, cluster_api
+from support_cluster_api import DEEP, FakeClusterApi, Json, cluster_api, started
 
 from sapwood_gateway.core.circuit import CircuitSettings
 from sapwood_gateway.core.fleet import Fleet
@@ -72,12 +72,8 @@ async def discovering(api: FakeClusterApi, *, secret_seconds: float) -> AsyncIte
             draw=lambda: 0.01,
             secret_seconds=secret_seconds,
         )
-        discovery.start()
-        try:
+        async with started(discovery):
             yield watched, discovery
-        finally:
-            discovery.stop()
-            await asyncio.to_thread(discovery.join)
 
 
 @pytest.fixture
