@@ -140,7 +140,9 @@ def shop() -> Iterator[Shop]:
     world = World(config.new_client_from_config())  # type: ignore[no-untyped-call]  # as the library is
     release = connect(world)
     release.uninstall()  # what an earlier module left
-    release.install({"gateway": {"drainSeconds": 5, "tenants": {"keySecrets": [KEY_SECRET]}}})
+    release.install(
+        {"gateway": {"drainSeconds": 5, "promptPatienceSeconds": 20, "tenants": {"keySecrets": [KEY_SECRET]}}}
+    )
     service = world.get(f"/api/v1/namespaces/{RELEASE_NAMESPACE}/services/sapwood-gateway")
     assert service is not None
     made = Shop(world, f"http://{service['spec']['clusterIP']}")
@@ -179,34 +181,49 @@ def wait_until_prompts_are_read(shop: Shop) -> None:
     eventually(are_read, "prompts that are read")
 
 
+def wait_until_blocks_are_known(shop: Shop) -> None:
+    """Return once gateways hear of no more blocks: a person who asks again is slower than an engine's events."""
+    counts = [-1.0]
+
+    def are_quiet() -> bool:
+        counts.append(shop.metric("sapwood_gateway_index_blocks"))
+        return counts[-1] == counts[-2]
+
+    eventually(are_quiet, "no more blocks to hear of")
+
+
 def test_each_conversation_goes_on_where_its_beginning_was_computed(shop: Shop) -> None:
-    def converse(number: int) -> list[int]:
+    def opening(number: int) -> list[dict[str, Any]]:
         story = f"This is conversation number {number}, about the town of N{number}. " + "It has a long history. " * 60
-        messages = [user(story)]
-        found = []
-        for question in ("Who founded it?", "And when?", "Why there?"):
-            status, answer = shop.ask(ACME, *messages)
-            assert status == 200, answer
-            found.append(cached_tokens(answer))
-            messages += [answer["choices"][0]["message"], user(question)]
-        return found
+        return [user(story)]
+
+    def go_on(messages: list[dict[str, Any]]) -> int:
+        status, answer = shop.ask(ACME, *messages)
+        assert status == 200, answer
+        messages += [answer["choices"][0]["message"], user("And then?")]
+        return cached_tokens(answer)
 
     wait_until_prompts_are_read(shop)
     counted = (
         'sapwood_gateway_route_total{result="prefix"}',
         "sapwood_gateway_predicted_match_tokens_total",
         "sapwood_gateway_actual_match_tokens_total",
-        'sapwood_gateway_match_predictions_total{result="within_page"}',
+        *(f'sapwood_gateway_match_predictions_total{{result="{how}"}}' for how in ("within_page", "less", "more")),
+        "sapwood_gateway_unread_prompts_total",
     )
     before = [shop.metric(name) for name in counted]
-    with ThreadPoolExecutor(4) as threads:
-        cached = list(threads.map(converse, range(4)))
-    by_prefix, predicted, actual, right = (shop.metric(n) - b for n, b in zip(counted, before, strict=True))
-    assert all(min(later) >= 300 for _, *later in cached), cached
+    conversations = [opening(number) for number in range(4)]
+    cached = []
+    for _ in range(3):
+        with ThreadPoolExecutor(4) as threads:
+            cached.append(list(threads.map(go_on, conversations)))
+        wait_until_blocks_are_known(shop)
+    by_prefix, predicted, actual, *results = (shop.metric(n) - b for n, b in zip(counted, before, strict=True))
+    assert min(min(later) for later in cached[1:]) >= 300, cached
     assert by_prefix >= 8
     assert predicted > 0
     assert actual > 0
-    assert right == 12
+    assert results == [12, 0, 0, 0]
 
 
 def test_a_tenant_finds_nothing_of_what_another_one_has_asked(shop: Shop) -> None:

@@ -42,6 +42,8 @@ def _scalars(type_: str, schema: Mapping[str, Any]) -> st.SearchStrategy[Any]:
             return st.booleans()
         case "integer":
             return st.integers(schema["minimum"], schema["maximum"])
+        case "number":
+            return st.floats(schema["minimum"], schema["maximum"])
         case "string":
             text = st.from_regex(schema["pattern"], fullmatch=True) if "pattern" in schema else _TEXT
             # In Python, `$` matches before a last line feed too; in JSON Schema it does not.
