@@ -2,6 +2,7 @@
 #
 #   make serve [MODEL=… HOST=… PORT=… ARGS=…]   serve a model over the OpenAI API
 #   make local [FILE=… ARGS=…]                  run the services of a file on this machine, with a gateway before them
+#   make top [ARGS=…]                           watch the engine of `make serve`, or those of `make local`
 #   make test                                   every test
 #   make e2e [TESTS=… ARGS=…]                   end-to-end tests on KUBECONFIG's cluster, or on one built and run here
 #   make check                                  what must hold before a commit: format, lint, types, layers, guards
@@ -16,6 +17,9 @@
 #   make bench-core                             the pure core beside baselines, one JSON object a line
 #   make soak                                   1,000,000 random operations on cache and scheduler
 #   make docs                                   write the generated parts of README.md and engine/README.md
+#   make console-pictures                       draw the console with real engines, into docs/images
+#   make dashboards                             write dashboards and rules from their data
+#   make dashboard-pictures                     draw each dashboard from a real load of a minute, into docs/
 #   make constraints                            resolve constraints.txt anew
 #
 # pip finds its index and certificates as you configured it; see README.md for smaller builds of torch.
@@ -23,8 +27,8 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: help serve local test e2e check bench bench-limits bench-growth bench-endurance bench-interference bench-start \
-	bench-profile bench-gateway bench-core soak docs constraints clean
+.PHONY: help serve local top test e2e check bench bench-limits bench-growth bench-endurance bench-interference bench-start \
+	bench-profile bench-gateway bench-core soak docs console-pictures dashboards dashboard-pictures constraints clean
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -82,6 +86,9 @@ serve: $(ENGINE)
 local: $(LOCAL)
 	@exec $(BIN)/sapwood local --file='$(FILE)' $(ARGS)
 
+top: $(LOCAL)
+	@exec $(BIN)/sapwood top $(ARGS)
+
 test: $(DEV)
 	$(BIN)/pytest
 
@@ -92,14 +99,14 @@ e2e: $(DEV)
 		echo "Testing on the cluster of KUBECONFIG=$$KUBECONFIG" >&2; exec $(BIN)/pytest $(TESTS) $(ARGS); \
 	else \
 		PYTHONPATH=e2e exec $(BIN)/python -m cluster run --name='$(E2E_NAME)' --with=kwok --with=prometheus \
-			--with=optional-apis -- \
+			--with=optional-apis --with=jaeger -- \
 			$(BIN)/pytest $(TESTS) $(ARGS); \
 	fi
 
 check: $(DEV)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy engine operator e2e tests docs/generate.py bench/*.py .ci/resolve_constraints.py
+	$(BIN)/mypy engine operator e2e tests dashboards docs/*.py bench/*.py .ci/resolve_constraints.py
 	$(BIN)/lint-imports
 	$(BIN)/pytest --quiet tests/architecture
 
@@ -128,6 +135,9 @@ bench-profile: $(DEV)
 bench-gateway: $(DEV)
 	@exec $(BIN)/python bench/gateway.py $(ARGS)
 
+bench-curve: $(ENGINE)
+	@GOMP_SPINCOUNT=4000 exec $(BIN)/python bench/curve_cost.py $(ARGS)
+
 bench-core: $(ENGINE)
 	@exec $(BIN)/sapwood bench-core $(ARGS)
 
@@ -136,6 +146,15 @@ soak: $(ENGINE)
 
 docs: $(ENGINE)
 	$(BIN)/python docs/generate.py
+
+console-pictures: $(DEV)
+	$(BIN)/python docs/console_pictures.py
+
+dashboards: $(DEV)
+	$(BIN)/python dashboards/generate.py
+
+dashboard-pictures: $(DEV)
+	$(BIN)/python dashboards/draw.py
 
 constraints: $(FOUNDATION)
 	$(BIN)/python .ci/resolve_constraints.py constraints.txt

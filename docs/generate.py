@@ -1,4 +1,5 @@
-"""Writes what follows from other files: the table of options, the map of modules, the chart's values and its CRDs.
+"""Writes what follows from other files: tables of options, series and the chart's values, the map of modules, and the
+chart's CRDs.
 
 ``make docs`` runs it; ``tests/docs`` and ``tests/chart`` check that it would change nothing.
 """
@@ -10,13 +11,13 @@ import dataclasses
 import json
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 import yaml
 
-from sapwood_contract import launch
+from sapwood_contract import launch, metrics
 from sapwood_contract.launch import LaunchOptions
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -25,7 +26,10 @@ PACKAGES = (
     "sapwood_gateway",
     "sapwood_text",
     "sapwood_logs",
+    "sapwood_metrics",
+    "sapwood_tracing",
     "sapwood_contract",
+    "sapwood_console",
     "sapwood_tools",
     "sapwood",
 )
@@ -69,6 +73,28 @@ def first_sentence(path: Path) -> str:
     return " ".join(docstring.split("\n\n")[0].split()).replace("``", "`")
 
 
+def series_tables() -> str:
+    """Return every exported series as Markdown tables, one a program."""
+    parts: list[str] = []
+    for program in get_args(metrics.Program):
+        parts += [f"### {program.capitalize()}", ""]
+        parts += _series_table([series for series in metrics.SERIES if series.program == program])
+    parts += ["### Engine, with `--metrics-compat=vllm`", "", *_series_table(metrics.VLLM_SERIES)]
+    return "\n".join(parts).rstrip()
+
+
+def _series_table(series: Iterable[metrics.Series]) -> Iterator[str]:
+    yield from ("| series | type | labels | what |", "|---|---|---|---|")
+    for each in series:
+        labels = ", ".join(
+            f"`{label}`" + (f" ({', '.join(each.values[label])})" if label in each.values else "")
+            for label in each.labels
+        )
+        borders = f" Borders: {', '.join(f'{border:g}' for border in each.buckets)}." if each.buckets else ""
+        yield f"| `{each.name}` | {each.type} | {labels} | {each.help}{borders} |"
+    yield ""
+
+
 def values_table() -> str:
     """Return the chart's values as a Markdown table: defaults from values.yaml, meanings from values.schema.json."""
     schema = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
@@ -96,6 +122,7 @@ def _leaves(
 GENERATED = {
     Path("README.md"): ("options", options_table),
     Path("charts/sapwood/README.md"): ("values", values_table),
+    Path("docs/metrics.md"): ("series", series_tables),
     Path("engine/README.md"): ("map", module_map),
 }
 """Document -> the mark around its generated part, and what belongs there."""

@@ -22,10 +22,12 @@ _CLUSTER_WIDE = {
     "CustomResourceDefinition": "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
 }
 _NAMESPACED = {
+    "ConfigMap": "/api/v1/namespaces/{}/configmaps",
     "Deployment": "/apis/apps/v1/namespaces/{}/deployments",
     "NetworkPolicy": "/apis/networking.k8s.io/v1/namespaces/{}/networkpolicies",
     "PodDisruptionBudget": "/apis/policy/v1/namespaces/{}/poddisruptionbudgets",
     "PodMonitor": "/apis/monitoring.coreos.com/v1/namespaces/{}/podmonitors",
+    "PrometheusRule": "/apis/monitoring.coreos.com/v1/namespaces/{}/prometheusrules",
     "ReferenceGrant": "/apis/gateway.networking.k8s.io/v1beta1/namespaces/{}/referencegrants",
     "Pod": "/api/v1/namespaces/{}/pods",
     "Role": "/apis/rbac.authorization.k8s.io/v1/namespaces/{}/roles",

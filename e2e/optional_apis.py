@@ -17,6 +17,7 @@ from world import World, eventually
 MONITORING = "/apis/monitoring.coreos.com/v1"
 GATEWAY = "/apis/gateway.networking.k8s.io"
 POD_MONITORS = (PROMETHEUS_OPERATOR, "monitoring.coreos.com_podmonitors.yaml")
+PROMETHEUS_RULES = (PROMETHEUS_OPERATOR, "monitoring.coreos.com_prometheusrules.yaml")
 HTTP_ROUTES = (GATEWAY_API, "gateway.networking.k8s.io_httproutes.yaml")
 REFERENCE_GRANTS = (GATEWAY_API, "gateway.networking.k8s.io_referencegrants.yaml")
 Api = tuple[Definitions, str]

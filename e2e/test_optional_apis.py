@@ -1,7 +1,7 @@
 """APIs that a cluster may lack, as their own projects define them: they come and go while the operator runs.
 
-PodMonitor (Prometheus Operator) and HTTPRoute, ReferenceGrant (Gateway API) are applied against their real schemas; a
-field that these do not have would be refused.
+PodMonitor, PrometheusRule (Prometheus Operator) and HTTPRoute, ReferenceGrant (Gateway API) are applied against their
+real schemas; a field that these do not have would be refused.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from cluster.layout import Layout
 from operator_process import OperatorProcess, operator
 from operator_setup import NAMESPACE as SYSTEM
 from operator_setup import USER, Site, prepare
-from optional_apis import GATEWAY, HTTP_ROUTES, MONITORING, POD_MONITORS, installed, remove
+from optional_apis import GATEWAY, HTTP_ROUTES, MONITORING, POD_MONITORS, PROMETHEUS_RULES, installed, remove
 from waiting_services import NOWHERE, make, says, wait_until_settled
 from world import JsonObject, World, child_path, condition, eventually, service_path
 
 DISCOVERY_SECONDS = 1
 ASKS: dict[str, Any] = {
-    "observability": {"podMonitor": "Enabled"},
+    "observability": {"podMonitor": "Enabled", "alerts": True},
     "exposure": {
         "gateway": {
             "parentRefs": [{"name": "edge", "namespace": "ingress", "sectionName": "https"}],
@@ -40,7 +40,7 @@ _numbers = count(1)
 def site(harness: Layout, tmp_path_factory: pytest.TempPathFactory) -> Site:
     """The harness's own cluster: in another one these APIs would be removed from under their users."""
     site = prepare(tmp_path_factory.mktemp("optional"))
-    remove(site.world, (POD_MONITORS, HTTP_ROUTES))
+    remove(site.world, (POD_MONITORS, PROMETHEUS_RULES, HTTP_ROUTES))
     return site
 
 
@@ -67,6 +67,10 @@ def namespace(world: World) -> Iterator[str]:
 
 def monitor_path(namespace: str) -> str:
     return f"{MONITORING}/namespaces/{namespace}/podmonitors/chat-engine"
+
+
+def rule_path(namespace: str) -> str:
+    return f"{MONITORING}/namespaces/{namespace}/prometheusrules/chat-engine"
 
 
 def route_path(namespace: str) -> str:
@@ -96,8 +100,8 @@ def test_an_api_that_is_installed_later_is_made_use_of_without_a_restart(
     world: World, running: OperatorProcess, namespace: str
 ) -> None:
     make(world, namespace, **ASKS)
-    with installed(world, POD_MONITORS, HTTP_ROUTES):
-        for path in (monitor_path(namespace), route_path(namespace)):
+    with installed(world, POD_MONITORS, PROMETHEUS_RULES, HTTP_ROUTES):
+        for path in (monitor_path(namespace), rule_path(namespace), route_path(namespace)):
             first = wait_for(world, path)
             world.delete(path)
             wait_for_another(world, path, first)
@@ -112,7 +116,8 @@ def test_what_is_asked_for_by_name_and_cannot_be_had_is_told_until_it_can(
     message = condition(world.service(namespace), "Degraded")["message"]
     assert "spec.exposure.gateway needs HTTPRoute" in message
     assert "spec.observability.podMonitor needs PodMonitor" in message
-    with installed(world, POD_MONITORS, HTTP_ROUTES):
+    assert "spec.observability.alerts needs PrometheusRule" in message
+    with installed(world, POD_MONITORS, PROMETHEUS_RULES, HTTP_ROUTES):
         eventually(lambda: says(world, namespace, "Degraded", "AsExpected"), "nothing to complain about")
 
 
@@ -183,21 +188,18 @@ def test_a_new_operator_finds_what_the_former_one_made_as_it_should_be(
 ) -> None:
     """Defaults that the real schemas fill in are no difference."""
     options = {"resync-seconds": 1, "discovery-seconds": DISCOVERY_SECONDS}
-    with installed(world, POD_MONITORS, HTTP_ROUTES):
+    paths = (monitor_path, rule_path, route_path)
+    with installed(world, POD_MONITORS, PROMETHEUS_RULES, HTTP_ROUTES):
         with operator(site.kubeconfig(), tmp_path / "log", identity="former", options=options) as former:
             former.wait_until_leading()
             make(world, namespace, **ASKS)
-            versions = [
-                wait_for(world, path(namespace))["metadata"]["resourceVersion"] for path in (monitor_path, route_path)
-            ]
+            versions = [wait_for(world, path(namespace))["metadata"]["resourceVersion"] for path in paths]
         with operator(site.kubeconfig(), tmp_path / "log", identity="next", options=options) as process:
             process.wait_until_leading()
             eventually(
                 lambda: process.metric('sapwood_operator_reconcile_seconds_count{kind="InferenceService"}') > 5, "turns"
             )
-        assert versions == [
-            world.call("GET", path(namespace))["metadata"]["resourceVersion"] for path in (monitor_path, route_path)
-        ]
+        assert versions == [world.call("GET", path(namespace))["metadata"]["resourceVersion"] for path in paths]
 
 
 def words(process: OperatorProcess, namespace: str) -> list[str]:

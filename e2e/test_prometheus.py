@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
-import urllib.parse
-import urllib.request
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from kubernetes import config
@@ -17,6 +13,7 @@ from cluster.binaries import PROMETHEUS, cached_path
 from cluster.extras import start_prometheus
 from cluster.layout import Layout
 from pods import PYTHON, Pods
+from prometheus_api import Prometheus
 from world import World, eventually
 
 NAMESPACE = "prometheus"
@@ -40,31 +37,27 @@ def pods(harness: Layout) -> Iterator[Pods]:
 
 
 @pytest.fixture(scope="module")
-def prometheus(harness: Layout) -> Iterator[str]:
+def prometheus(harness: Layout) -> Iterator[Prometheus]:
     """A Prometheus that scrapes each pod of the namespace every second."""
     if not cached_path(PROMETHEUS, os.environ).exists():
         pytest.skip("needs Prometheus: python -m cluster up --with prometheus")
     discovery = {"role": "pod", "kubeconfig_file": str(harness.kubeconfig), "namespaces": {"names": [NAMESPACE]}}
     name = {"source_labels": ["__meta_kubernetes_pod_name"], "target_label": "pod"}
     job = {"job_name": "pods", "kubernetes_sd_configs": [discovery], "relabel_configs": [name]}
-    yield start_prometheus(
-        harness, {"global": {"scrape_interval": "1s", "scrape_timeout": "1s"}, "scrape_configs": [job]}, os.environ
-    )
+    configuration = {"global": {"scrape_interval": "1s", "scrape_timeout": "1s"}, "scrape_configs": [job]}
+    yield Prometheus(start_prometheus(harness, configuration, os.environ))
     processes.stop(harness, "prometheus")
 
 
-def query(prometheus: str, expression: str) -> dict[str, str]:
+def query(prometheus: Prometheus, expression: str) -> dict[str, float]:
     """Return pod -> value of an instant query."""
-    url = f"{prometheus}/api/v1/query?{urllib.parse.urlencode({'query': expression})}"
-    with urllib.request.urlopen(url, timeout=10) as answer:
-        found: dict[str, Any] = json.load(answer)
-    return {one["metric"]["pod"]: one["value"][1] for one in found["data"]["result"]}
+    return {labels["pod"]: value for labels, value in prometheus.query(expression)}
 
 
-def test_a_pod_that_comes_is_scraped_and_one_that_goes_is_forgotten(prometheus: str, pods: Pods) -> None:
+def test_a_pod_that_comes_is_scraped_and_one_that_goes_is_forgotten(prometheus: Prometheus, pods: Pods) -> None:
     port = {"name": "metrics", "containerPort": 8000}
     pods.make("exporter", {"name": "main", "image": PYTHON, "args": ["-c", EXPORTER], "ports": [port]})
-    eventually(lambda: query(prometheus, "e2e_answer") == {"exporter": "42"}, "the pod's metric")
-    assert query(prometheus, "up") == {"exporter": "1"}
+    eventually(lambda: query(prometheus, "e2e_answer") == {"exporter": 42}, "the pod's metric")
+    assert query(prometheus, "up") == {"exporter": 1}
     pods.delete("exporter")
     eventually(lambda: query(prometheus, "up") == {}, "the pod forgotten")

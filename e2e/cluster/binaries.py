@@ -68,6 +68,7 @@ PROMETHEUS = Program(
 PROMETHEUS_OPERATOR = Program(
     "prometheus-operator", "prometheus-operator", "github.com/prometheus-operator/prometheus-operator/cmd/operator"
 )
+JAEGER = Program("jaeger", "jaeger", "github.com/jaegertracing/jaeger/cmd/all-in-one")
 
 CONTROL_PLANE = (ETCD, APISERVER, CONTROLLER_MANAGER, SCHEDULER, KUBECTL)
 NODES = (LAUNCHER, PROXY, COREDNS)

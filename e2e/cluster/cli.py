@@ -10,8 +10,8 @@
     run     up, the command as in exec, down:                                 run -- pytest e2e
     build   only build the programs
 
-``--with kwok``, ``--with prometheus`` and ``--with optional-apis`` (CRDs of others, and the Prometheus Operator) add
-what only some tests want.
+``--with kwok``, ``--with prometheus``, ``--with jaeger`` and ``--with optional-apis`` (CRDs of others, and the
+Prometheus Operator) add what only some tests want.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""What only some tests want: kwok, which plays nodes with thousands of pods that run nothing, Prometheus, its operator.
+"""What only some tests want: kwok, which plays nodes with thousands of pods that run nothing, Prometheus, its operator,
+Jaeger.
 
 All are built before the cluster's network is entered (``python -m cluster up --with kwok``): nothing can be fetched
 from inside.
@@ -10,11 +11,13 @@ import json
 import shutil
 import subprocess
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from cluster import definitions, processes
 from cluster.api import Api, is_healthy, wait_until
 from cluster.binaries import (
+    JAEGER,
     KWOK,
     KWOK_STAGES,
     PROMETHEUS,
@@ -30,6 +33,7 @@ PROGRAMS: Mapping[str, tuple[Program, ...]] = {
     "kwok": (KWOK, KWOK_STAGES),
     "prometheus": (PROMETHEUS,),
     "optional-apis": (PROMETHEUS_OPERATOR,),
+    "jaeger": (JAEGER,),
 }
 """Name as ``--with`` takes it -> what is built for it."""
 KWOK_ANNOTATION = "kwok.x-k8s.io/node"
@@ -37,7 +41,16 @@ KWOK_LABEL = "type"
 """Pods go to kwok's nodes by ``nodeSelector: {type: kwok}`` and a toleration of the taint ``kwok.x-k8s.io/node``."""
 PROMETHEUS_PORT = 9090
 PROMETHEUS_OPERATOR_PORT = 9091
+JAEGER_ADMIN_PORT, JAEGER_QUERY_PORT, JAEGER_OTLP_PORT = 14269, 16686, 4318
 START_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Jaeger:
+    """Where a Jaeger takes spans, and where it is asked for traces."""
+
+    otlp_url: str
+    query_url: str
 
 
 def prepare(name: str, environment: Mapping[str, str]) -> None:
@@ -93,20 +106,29 @@ def make_kwok_node(layout: Layout, name: str, *, num_pods: int = 1000) -> None:
     wait_until(is_ready, name, timeout_seconds=START_SECONDS, alive=lambda: processes.check_alive(layout, "kwok"))
 
 
-def start_prometheus(layout: Layout, config: Mapping[str, Any], environment: Mapping[str, str]) -> str:
-    """Start Prometheus with ``config`` (its configuration file as an object), and return its address once it is ready.
+def start_prometheus(
+    layout: Layout, config: Mapping[str, Any], environment: Mapping[str, str], *, rules: Mapping[str, str] | None = None
+) -> str:
+    """Start Prometheus with ``config`` (its configuration file as an object) and files of ``rules`` by their names, and
+    return its address once it is ready.
 
     It begins without samples: what one before has scraped would be found for five minutes. It is in the cluster's
     network: pods and Services are reached, and ``kubernetes_sd_configs`` may use the cluster's ``kubeconfig_file``.
     """
     path, samples = layout.state / "prometheus.json", layout.data / "prometheus"
     shutil.rmtree(samples, ignore_errors=True)
-    path.write_text(json.dumps(config), encoding="utf-8")  # JSON is YAML
+    folder = layout.state / "prometheus-rules"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    for name, text in (rules or {}).items():
+        (folder / name).write_text(text, encoding="utf-8")
+    path.write_text(json.dumps({**config, "rule_files": [f"{folder}/*"]}), encoding="utf-8")  # JSON is YAML
     arguments = [
         f"--config.file={path}",
         f"--storage.tsdb.path={samples}",
         f"--web.listen-address={CONTROL_PLANE_ADDRESS}:{PROMETHEUS_PORT}",
         "--web.enable-lifecycle",
+        "--enable-feature=exemplar-storage",
     ]
     processes.start(
         layout, Spec("prometheus", [str(path_of(PROMETHEUS, environment)), *arguments], {"GOMAXPROCS": "1"})
@@ -140,4 +162,25 @@ def start_prometheus_operator(layout: Layout, environment: Mapping[str, str]) ->
         "prometheus-operator",
         timeout_seconds=START_SECONDS,
         alive=lambda: processes.check_alive(layout, "prometheus-operator"),
+    )
+
+
+def start_jaeger(layout: Layout, environment: Mapping[str, str]) -> Jaeger:
+    """Start Jaeger with an empty memory, and return where it is once it is ready."""
+    arguments = [
+        f"--admin.http.host-port={CONTROL_PLANE_ADDRESS}:{JAEGER_ADMIN_PORT}",
+        f"--collector.otlp.http.host-port={CONTROL_PLANE_ADDRESS}:{JAEGER_OTLP_PORT}",
+        f"--query.http-server.host-port={CONTROL_PLANE_ADDRESS}:{JAEGER_QUERY_PORT}",
+        "--memory.max-traces=1000",
+    ]
+    processes.start(layout, Spec("jaeger", [str(path_of(JAEGER, environment)), *arguments], {"GOMAXPROCS": "1"}))
+    wait_until(
+        lambda: is_healthy(JAEGER_ADMIN_PORT, "/", address=CONTROL_PLANE_ADDRESS),
+        "jaeger",
+        timeout_seconds=START_SECONDS,
+        alive=lambda: processes.check_alive(layout, "jaeger"),
+    )
+    return Jaeger(
+        otlp_url=f"http://{CONTROL_PLANE_ADDRESS}:{JAEGER_OTLP_PORT}",
+        query_url=f"http://{CONTROL_PLANE_ADDRESS}:{JAEGER_QUERY_PORT}",
     )

@@ -39,6 +39,7 @@ PROGRAMS: dict[str, Program] = {
     "bench": Program("measure any OpenAI address with the six workloads", "sapwood_tools.bench.cli", "main", "engine"),
     "replay": Program("replay a trace over replicas", "sapwood_tools.replay.cli", "main", "gateway"),
     "tree": Program("show the radix tree of a running engine", "sapwood_tools.tree", "main", "engine"),
+    "top": Program("show requests, cache and replicas as they change", "sapwood_tools.top.cli", "main", "top"),
     "bench-core": Program("measure the pure core beside baselines", "sapwood_tools.bench_core", "main", "engine"),
     "soak": Program("run random operations on the core for long", "sapwood_tools.soak", "main", "engine"),
 }

@@ -13,12 +13,15 @@ ADMIN_LOAD = "/admin/load"
 ADMIN_CACHE = "/admin/cache"
 ADMIN_BLOCKS = "/admin/blocks"
 ADMIN_TOKENIZER = "/admin/tokenizer"
+ADMIN_REQUESTS = "/admin/requests"
 ADMIN_FLUSH = "/admin/flush"
 ADMIN_DRAIN = "/admin/drain"
 ADMIN_ABORT = "/admin/abort"
 
 MAX_CACHE_NODES = 10_000
 """Most nodes that one answer of `ADMIN_CACHE` holds."""
+MAX_RECENT_REQUESTS = 200
+"""Most ended requests that one answer of `ADMIN_REQUESTS` holds."""
 MAX_TOKENIZER_BYTES = 64 * 2**20
 """Most that one answer of `ADMIN_TOKENIZER` holds, in bytes."""
 
@@ -83,3 +86,30 @@ class EngineLoad:
     """None where the engine publishes none, or does not yet."""
     knows_gateway: bool = False
     """Whether it asks for the gateway's credential, and so keeps apart the tenants that the gateway names."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestView:
+    """One call as `ADMIN_REQUESTS` shows it; nothing of what its caller wrote but the id it gave."""
+
+    request_id: str
+    state: Literal["waiting", "running", "ended"]
+    finish: Literal["stop", "length", "abort", "error"] | None
+    """How it ended; of a call with several choices the last one's."""
+    age_seconds: float
+    """Since its arrival."""
+    duration_seconds: float
+    """From its arrival to its end, or until now."""
+    num_prompt_tokens: int
+    num_cached_tokens: int | None
+    """None while it waits."""
+    num_output_tokens: int
+    phases: dict[str, float]
+    """Phase (`metrics.PHASES`) -> seconds so far, in the order in which they came."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestList:
+    """What ``/admin/requests`` answers: those that wait or run, the oldest first, then ended ones, the latest first."""
+
+    requests: tuple[RequestView, ...]

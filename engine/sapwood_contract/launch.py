@@ -21,6 +21,8 @@ DtypeName = Literal["auto", "bfloat16", "float16", "float32"]
 QuantizationName = Literal["none", "int8"]
 SamplingDefaultsName = Literal["checkpoint", "openai"]
 CpuStepName = Literal["auto", "on", "off"]
+ConsoleName = Literal["auto", "on", "off"]
+MetricsCompatName = Literal["none", "vllm"]
 ThreadBindingName = Literal["auto", "off"]
 Switch = Literal["on", "off"]
 
@@ -89,6 +91,10 @@ class LaunchOptions:
         " missed events on the next; 0 takes free ones; default: publish nothing",
     )
     kv_events_token_ids: Switch = _option("off", "on: events carry the token ids of blocks, which are prompts' content")
+    miss_ratio_curve: Switch = _option(
+        "on", "measure what the hit rate would be with more or less KV memory, and export it"
+    )
+    mrc_sample_rate: float = _option(0.05, "share of the pages, by their hash, that the miss-ratio curve follows")
     scheduler_policy: SchedulerPolicy = _option("sapwood", "which waiting request is admitted first")
     overlap: Switch = _option("on", "plan the next step while the current one computes")
     max_running: int = _option(64, "most requests computed at once")
@@ -103,6 +109,18 @@ class LaunchOptions:
         300.0, "a worker that has work and ends no step for so long hangs: it is killed, the program ends"
     )
     drain_seconds: float = _option(30.0, "after SIGTERM, how long running requests may go on")
+    otlp_endpoint: str | None = _option(
+        None, "address of an OTLP receiver over HTTP, such as http://127.0.0.1:4318, where traces go; default: none"
+    )
+    trace_sampling_ratio: float = _option(
+        0.01, "share of the requests without a trace of their own that are traced; a caller's own decision comes first"
+    )
+    metrics_compat: MetricsCompatName = _option(
+        "none", "vllm: also export the series by which dashboards and endpoint pickers made for vLLM know an engine"
+    )
+    console: ConsoleName = _option(
+        "auto", "serve the console at /ui of the OpenAI API's port; auto: where that listens on this machine alone"
+    )
     seed: int | None = _option(None, "seed of the seeds drawn for requests that bring none; default: from the system")
     log_level: Literal["debug", "info", "warning", "error"] = _option("info", "least severe log line written")
 

@@ -23,12 +23,14 @@ EVICTION_REASONS = ("capacity", "ttl", "flush", "lora_unload", "admin")
 EVICTION_TARGETS = ("dropped", "host", "disk")
 PREEMPTION_REASONS = ("kv_full", "priority")
 WAIT_REASONS = ("capacity", "grammar", "lora", "kv_load")
+MRC_CAPACITIES = ("0.5x", "1x", "2x", "4x", "8x", "inf")
 STARTUP_PHASES = ("resolve", "load", "compile", "warm")
-GATEWAY_CODES = (
+HTTP_CODES = (
     *("200", "400", "401", "403", "404", "405", "408", "413", "415", "422", "429"),
     *("499", "500", "502", "503", "504", "other"),
 )
-"""499: the client left before its answer's end."""
+"""How a call ended. The status; of a stream that broke off after its first byte what its error event stands for (500,
+502 or 503), though its status was 200; 499: the client left before its answer's end."""
 GATEWAY_ROUTES = ("prefix", "least_load", "round_robin", "sticky", "spill", "none")
 GATEWAY_UNREAD = ("unnamed", "unreadable", "large", "late")
 """Why prefix affinity did not decide. unnamed: the replica has not said how it names blocks; unreadable: the prompt's
@@ -54,17 +56,18 @@ WRITTEN_KINDS = (
     "NetworkPolicy",
     "Ingress",
     "PodMonitor",
+    "PrometheusRule",
     "HTTPRoute",
     "Secret",
     "Event",
 )
 WRITE_VERBS = ("apply", "delete", "create")
 
-_LATENCY_SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-_ITL_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.04, 0.06, 0.08, 0.1, 0.15, 0.25, 0.5, 1.0)
-_DURATION_SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+_LATENCY_SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 120.0, 600.0)
+_ITL_SECONDS = (0.0005, 0.001, 0.005, 0.01, 0.02, 0.03, 0.04, 0.06, 0.08, 0.1, 0.15, 0.25, 1.0, 10.0, 300.0)
+_DURATION_SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0)
 _IDLE_SECONDS = (0.1, 1.0, 5.0, 15.0, 30.0, 60.0, 120.0, 300.0, 900.0, 1800.0, 3600.0, 7200.0, 21600.0, 86400.0)
-_STEP_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.35, 0.5, 1.0, 2.0, 5.0)
+_STEP_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0, 5.0, 30.0, 300.0)
 _RECONCILE_SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _QUEUE_SECONDS = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 _OVERHEAD_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5)
@@ -88,9 +91,16 @@ class Series:
 
 SERIES: tuple[Series, ...] = (
     Series(
+        "sapwood_http_requests_total",
+        "counter",
+        "Calls of the OpenAI API ended, by HTTP status, a broken stream by its error's.",
+        ("model", "code"),
+        {"code": HTTP_CODES},
+    ),
+    Series(
         "sapwood_requests_total",
         "counter",
-        "Requests ended, by how.",
+        "Requests ended that the scheduler had taken, by how; a call with n choices is n requests.",
         ("model", "finish_reason"),
         {"finish_reason": FINISH_REASONS},
     ),
@@ -185,6 +195,29 @@ SERIES: tuple[Series, ...] = (
         ("model",),
         buckets=_IDLE_SECONDS,
     ),
+    Series(
+        "sapwood_regret_tokens_total",
+        "counter",
+        "Prompt tokens computed that a cache of twice the capacity would have held: they were evicted of late.",
+        ("model",),
+    ),
+    Series(
+        "sapwood_mrc_hit_ratio",
+        "gauge",
+        "The miss-ratio curve: hit ratio of prompt tokens as it would be with so many times the KV capacity; NaN while"
+        " too little is known.",
+        ("model", "capacity"),
+        {"capacity": MRC_CAPACITIES},
+    ),
+    Series("sapwood_mrc_sample_rate", "gauge", "Share of the pages that the miss-ratio curve follows.", ("model",)),
+    Series("sapwood_mrc_samples_total", "counter", "Page uses that the miss-ratio curve has counted.", ("model",)),
+    Series(
+        "sapwood_working_set_tokens",
+        "gauge",
+        "KV capacity at which nine tenths of the hits that any capacity could give are had; NaN while too little is"
+        " known.",
+        ("model",),
+    ),
     Series("sapwood_radix_nodes", "gauge", "Nodes of the radix tree.", ("model",)),
     Series(
         "sapwood_radix_depth_max",
@@ -239,9 +272,10 @@ SERIES: tuple[Series, ...] = (
     Series(
         "sapwood_gateway_requests_total",
         "counter",
-        "Requests ended, by HTTP status; the model is empty where none that is served was named.",
-        ("model", "code"),
-        {"code": GATEWAY_CODES},
+        "Requests ended, by HTTP status, a broken stream by its error's; service (namespace/name) and model are empty"
+        " where none that is served was named.",
+        ("inference_service", "model", "code"),
+        {"code": HTTP_CODES},
         program="gateway",
     ),
     Series(
@@ -400,5 +434,25 @@ SERIES: tuple[Series, ...] = (
         "sapwood_operator_leader", "gauge", "1 for the operator that leads, 0 for one that waits.", program="operator"
     ),
 )
+
+VLLM_SERIES: tuple[Series, ...] = (
+    Series("vllm:num_requests_running", "gauge", "Requests being computed.", ("model_name", "engine")),
+    Series("vllm:num_requests_waiting", "gauge", "Requests waiting.", ("model_name", "engine")),
+    Series("vllm:kv_cache_usage_perc", "gauge", "Pinned share of the KV capacity, 0 to 1.", ("model_name", "engine")),
+    Series(
+        "vllm:cache_config_info",
+        "gauge",
+        "1, with the pages that the KV capacity has and their size in tokens; absent until they are known.",
+        ("block_size", "num_gpu_blocks", "engine"),
+    ),
+    Series(
+        "vllm:lora_requests_info",
+        "gauge",
+        "Unix time of the last change of which adapters run and wait; this engine has none.",
+        ("max_lora", "running_lora_adapters", "waiting_lora_adapters"),
+    ),
+)
+"""What ``--metrics-compat vllm`` exports besides, under the names and labels of vLLM's V1 engine (0.10): what the
+endpoint picker of the Gateway API inference extension and dashboards made for vLLM read."""
 
 BY_NAME: Mapping[str, Series] = {series.name: series for series in SERIES}

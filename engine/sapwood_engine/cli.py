@@ -20,12 +20,13 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
 
 from sapwood_contract import launch
-from sapwood_contract.launch import LaunchOptions
+from sapwood_contract.launch import ConsoleName, LaunchOptions
 from sapwood_engine.config import EngineConfig, HttpSettings, engine_config
 from sapwood_engine.errors import ConfigError, WorkerDied
 from sapwood_engine.service.exit_codes import EXIT_DRAINED, EXIT_USAGE
@@ -35,8 +36,10 @@ from sapwood_engine.service.worker_process import WorkerProcess
 
 if TYPE_CHECKING:
     from sapwood_engine.checkpoint.spec import ModelSpec
+    from sapwood_engine.service.call_trace import CallTraces
     from sapwood_engine.service.ipc import HttpChannel
     from sapwood_engine.service.start import Start
+    from sapwood_tracing.setup import Tracing
 
 API_KEY_VARIABLE = "SAPWOOD_API_KEY"
 
@@ -134,6 +137,7 @@ def run_http_process(
     from sapwood_engine.service.messages import Shutdown
 
     console = Console()
+    tracing = _tracing(config, ports)
     client = EngineClient(
         channel,
         model_name=config.model.served_name or _own_name(config.model.source),
@@ -141,16 +145,31 @@ def run_http_process(
         drain_seconds=config.http.drain_seconds,
         seed=config.seed,
         on_progress=console.progress,
+        metrics_compat=config.observability.metrics_compat,
     )
+    traces = _call_traces(tracing, client.model_name)
+    has_console = is_console_on(config.observability.console, ports.api)
     lifecycle = Lifecycle(
         client=client,
         channel=channel,
         start=start,
         servers=(
-            HttpServer(build_app(client, api_keys=keys.api, credentials=keys.gateway), ports.api),
+            HttpServer(
+                build_app(
+                    client,
+                    api_keys=keys.api,
+                    admin_keys=keys.admin,
+                    credentials=keys.gateway,
+                    traces=traces,
+                    has_console=has_console,
+                ),
+                ports.api,
+            ),
             HttpServer(build_admin_app(client, admin_keys=keys.admin, credentials=keys.gateway), ports.admin),
         ),
-        addresses=Addresses(api_url=_url(ports.api), admin_url=_url(ports.admin), needs_key=bool(keys.api)),
+        addresses=Addresses(
+            api_url=_url(ports.api), admin_url=_url(ports.admin), needs_key=bool(keys.api), has_console=has_console
+        ),
         console=console,
         signals=signals,
         drain_seconds=config.http.drain_seconds,
@@ -168,6 +187,34 @@ def run_http_process(
                 channel.send(Shutdown())
             start.worker.result().end()
         channel.close()
+        if tracing is not None:
+            tracing.close()
+
+
+def _tracing(config: EngineConfig, ports: Ports) -> Tracing | None:
+    """Return what sends traces to the receiver; None where there is none, and opentelemetry is not even loaded."""
+    settings = config.observability
+    if settings.otlp_endpoint is None:
+        return None
+    from sapwood_tracing.setup import Tracing, TracingSettings
+
+    return Tracing(
+        TracingSettings(
+            endpoint=settings.otlp_endpoint,
+            sampling_ratio=settings.trace_sampling_ratio,
+            service_name="sapwood-engine",
+            service_version=version("sapwood"),
+            instance_id=f"{socket.gethostname()}:{ports.api.getsockname()[1]}",
+        )
+    )
+
+
+def _call_traces(tracing: Tracing | None, model: str) -> CallTraces | None:
+    if tracing is None:
+        return None
+    from sapwood_engine.service.call_trace import CallTraces
+
+    return CallTraces(tracing, model=model)
 
 
 def worker(argv: Sequence[str]) -> int:
@@ -187,7 +234,7 @@ def worker(argv: Sequence[str]) -> int:
     from sapwood_engine.service.worker import BuiltExecutor, Report, run_worker
     from sapwood_logs.structured import configure_logging
 
-    configure_logging(options.log_level, program="worker")
+    configure_logging(options.log_level, program="worker", holds_requests=False)
 
     def build(report: Report) -> BuiltExecutor:
         marks = [time.monotonic()]
@@ -332,6 +379,11 @@ def _listen(host: str, port: int, *, option: str) -> socket.socket:
         reason = error.strerror if isinstance(error, OSError) else error
         fix = f"{host} port {port} cannot be listened on ({reason}); take another, or 0 for a free one"
         raise ConfigError(launch.flag(option), port, fix) from error
+
+
+def is_console_on(name: ConsoleName, listening: socket.socket) -> bool:
+    """Whether ``--console`` wants the page on a port: ``auto`` where this machine alone reaches it."""
+    return name == "on" or (name == "auto" and _is_loopback(listening))
 
 
 def _is_loopback(listening: socket.socket) -> bool:

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 
 from sapwood_contract.launch import (
     AttentionBackendName,
+    ConsoleName,
     CpuStepName,
     DtypeName,
     EvictionPolicyName,
     LaunchOptions,
+    MetricsCompatName,
     QuantizationName,
     SamplingDefaultsName,
     SchedulerPolicy,
@@ -61,6 +63,9 @@ class CacheSettings:
     events_port: int | None
     """On which what is kept is published, on the admin address; None: on none."""
     events_token_ids: bool
+    miss_ratio_curve: bool
+    mrc_sample_rate: float
+    """Share of the pages that the curve follows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +99,17 @@ class HttpSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ObservabilitySettings:
+    """What is shown of the engine, and where."""
+
+    otlp_endpoint: str | None
+    """Base address of an OTLP receiver over HTTP; None: no traces are kept."""
+    trace_sampling_ratio: float
+    metrics_compat: MetricsCompatName
+    console: ConsoleName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
     """All of it."""
 
@@ -101,6 +117,7 @@ class EngineConfig:
     cache: CacheSettings
     scheduler: SchedulerSettings
     http: HttpSettings
+    observability: ObservabilitySettings
     seed: int | None
     """Seed of the seeds drawn for requests that bring none; None: from the system."""
 
@@ -126,6 +143,8 @@ _RANGES: dict[str, _Range] = {
     "page_size": _Range(1, 4096, "take 1 to 4096 tokens a page; 16 suits most models"),
     "kv_tokens": _Range(1, math.inf, "give at least one page of tokens"),
     "memory_fraction": _Range(0.01, 0.95, "take a share from 0.01 to 0.95"),
+    "mrc_sample_rate": _Range(0.001, 1, "take a share from 0.001 to 1; 0.05 suits most loads"),
+    "trace_sampling_ratio": _Range(0, 1, "take a share from 0 to 1"),
     "max_running": _Range(1, 65536, "allow at least 1 request"),
     "max_queued": _Range(1, math.inf, "allow at least 1 request to wait"),
     "max_step_tokens": _Range(1, 1 << 20, "take 1 to 1048576 tokens a step"),
@@ -167,6 +186,8 @@ def engine_config(options: LaunchOptions) -> EngineConfig:
             eviction_policy=options.eviction_policy,
             events_port=options.kv_events_port,
             events_token_ids=options.kv_events_token_ids == "on",
+            miss_ratio_curve=options.miss_ratio_curve == "on",
+            mrc_sample_rate=options.mrc_sample_rate,
         ),
         scheduler=SchedulerSettings(
             policy=options.scheduler_policy,
@@ -186,6 +207,12 @@ def engine_config(options: LaunchOptions) -> EngineConfig:
             admin_port=_admin_port(options),
             drain_seconds=options.drain_seconds,
         ),
+        observability=ObservabilitySettings(
+            otlp_endpoint=options.otlp_endpoint,
+            trace_sampling_ratio=options.trace_sampling_ratio,
+            metrics_compat=options.metrics_compat,
+            console=options.console,
+        ),
         seed=options.seed,
     )
 
@@ -204,6 +231,9 @@ def _check_together(options: LaunchOptions) -> None:
         raise ConfigError(flag("model"), options.model, "name a model, for example builtin:smollm2-135m")
     if options.served_model_name == "":
         raise ConfigError(flag("served_model_name"), "", "give a name, or leave the option out")
+    endpoint = options.otlp_endpoint
+    if endpoint is not None and not endpoint.startswith(("http://", "https://")):
+        raise ConfigError(flag("otlp_endpoint"), endpoint, "give an address such as http://127.0.0.1:4318")
     if options.max_running > options.max_step_tokens:
         raise ConfigError(
             flag("max_running"),

@@ -17,6 +17,7 @@ from sapwood_tools.bench_figures import Figure
 BENCHES: tuple[Callable[..., Iterable[Figure]], ...] = (
     bench_core_cache.match_131072_page16,
     bench_core_cache.walk_per_page,
+    bench_core_cache.curve_request_4000,
     bench_core_cache.evict_page_1000000,
     bench_core_scheduler.plan_commit_64_running,
     bench_core_scheduler.no_sharing_loss,

@@ -6,6 +6,7 @@ import gc
 from collections.abc import Callable, Iterable
 from random import Random
 
+from sapwood_engine.core.miss_ratio import MissRatio
 from sapwood_engine.core.prefix_cache import PrefixCache, Shortfall
 from sapwood_engine.core.request import Namespace
 from sapwood_tools.bench_figures import Figure, interleaved, measured
@@ -58,6 +59,40 @@ def walk_per_page() -> Iterable[Figure]:
 
     value, baseline = interleaved(walk, look_up, repetitions=300)
     yield measured("walk_per_page", "us", value * 1e6 / num_pages, baseline * 1e6 / num_pages)
+
+
+def curve_request_4000() -> Iterable[Figure]:
+    """What the miss-ratio curve takes for a request of 4,000 new tokens and an answer of 208, after 500 others that
+    shared 1,000; baseline: what the cache takes for it.
+    """
+    num_prompt, num_answer, num_shared = 4_000, 208, 1_000
+    random = Random(4)
+    shared = random.randbytes(4 * num_shared)
+    cache = PrefixCache(num_pages=50_000, page_size=_PAGE_SIZE)
+    curve = MissRatio(num_pages=50_000, page_size=_PAGE_SIZE, token_bytes=4, sample_rate=0.05)
+    keys = iter([shared + random.randbytes(4 * (num_prompt + num_answer - num_shared)) for _ in range(700)])
+    served: list[bytes] = []
+
+    def serve() -> None:
+        served.append(next(keys))
+        _store(cache, served[-1])
+
+    def measure() -> None:
+        key = served[-1]
+        trail = curve.admitted(
+            _NAMESPACE,
+            key[: 4 * num_prompt],
+            num_tokens=num_prompt,
+            num_cached=num_shared if len(served) > 1 else 0,
+            most_cached=num_prompt - 1,
+        )
+        curve.ended(trail, key)
+
+    for _ in range(500):
+        serve()
+        measure()
+    baseline, value = interleaved(serve, measure, repetitions=200)
+    yield measured("curve_request_4000", "us", value * 1e6, baseline * 1e6)
 
 
 def evict_page_1000000() -> Iterable[Figure]:

@@ -21,9 +21,9 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import aiohttp
-
 from sapwood_contract.http import ADMIN_CACHE, ADMIN_LOAD, MAX_CACHE_NODES
+from sapwood_tools.admin_client import DEFAULT_URL, Unanswered, add_key_file, admin_client, admin_url
+from sapwood_tools.terminal_text import KV_STATES, counted, namespace_name
 
 _TIMEOUT_SECONDS = 30.0
 
@@ -37,7 +37,7 @@ def main(argv: Sequence[str]) -> int:
         prog="sapwood tree", allow_abbrev=False, description="Show the radix tree of a running engine."
     )
     parser.add_argument(
-        "--url", default="http://127.0.0.1:8001", help="the engine's admin address (default: %(default)s)"
+        "--url", type=admin_url, default=DEFAULT_URL, help="the engine's admin address (default: %(default)s)"
     )
     parser.add_argument(
         "--max-nodes",
@@ -46,14 +46,12 @@ def main(argv: Sequence[str]) -> int:
         help=f"most nodes shown, up to {MAX_CACHE_NODES} (default: %(default)s)",
     )
     parser.add_argument("--watch", type=float, metavar="SECONDS", help="draw it again every so often, until Ctrl-C")
+    add_key_file(parser)
     options = parser.parse_args(list(argv))
     try:
-        asyncio.run(_show(options.url, options.max_nodes, options.watch))
-    except aiohttp.ClientResponseError as error:
-        print(f"sapwood tree: {options.url} answers {error.status} {error.message}", file=sys.stderr)
-        return 1
-    except (aiohttp.ClientError, TimeoutError) as error:
-        print(f"sapwood tree: {options.url} does not answer: {error}", file=sys.stderr)
+        asyncio.run(_show(options.url, options.key, options.max_nodes, options.watch))
+    except Unanswered as error:
+        print(f"sapwood tree: {options.url} {error}", file=sys.stderr)
         return 1
     except BrokenPipeError:
         # What is still buffered would be written, and fail again, at exit.
@@ -71,14 +69,11 @@ def _node_count(text: str) -> int:
     return number
 
 
-async def _show(url: str, max_nodes: int, watch_seconds: float | None) -> None:
-    timeout = aiohttp.ClientTimeout(total=_TIMEOUT_SECONDS)
-    async with aiohttp.ClientSession(url, timeout=timeout, raise_for_status=True) as session:
+async def _show(url: str, key: str | None, max_nodes: int, watch_seconds: float | None) -> None:
+    async with admin_client(url, key=key, timeout_seconds=_TIMEOUT_SECONDS) as client:
         while True:
-            async with session.get(ADMIN_LOAD) as response:
-                load = await response.json()
-            async with session.get(ADMIN_CACHE, params={"max_nodes": max_nodes}) as response:
-                cache = await response.json()
+            load = await client.json(ADMIN_LOAD)
+            cache = await client.json(ADMIN_CACHE, max_nodes=max_nodes)
             if watch_seconds is not None:
                 print("\x1b[2J\x1b[H", end="")  # clear the terminal, cursor to its first line
             print("\n".join([*head_lines(load), "", *tree_lines(cache)]), flush=True)
@@ -95,15 +90,7 @@ def head_lines(answer: Mapping[str, Any]) -> list[str]:
     first = f"{answer['model']} · {answer['state']} · {running} running, {waiting} waiting"
     if not capacity:
         return [first]
-    shares = [
-        f"{load[f'kv_{state}_tokens'] / capacity:.0%} {name}"
-        for state, name in (
-            ("active", "being computed"),
-            ("protected", "cached and in use"),
-            ("evictable", "cached"),
-            ("free", "free"),
-        )
-    ]
+    shares = [f"{load[f'kv_{state}_tokens'] / capacity:.0%} {name}" for state, name in KV_STATES]
     return [first, f"KV {capacity:,} tokens: {', '.join(shares)}"]
 
 
@@ -111,7 +98,7 @@ def tree_lines(cache: Mapping[str, Any]) -> list[str]:
     """Return what ``/admin/cache`` says, as a drawing of every namespace's tree."""
     lines: list[str] = []
     for entry in cache["namespaces"]:
-        lines.append(f"● {_namespace(entry['namespace'])}")
+        lines.append(f"● {namespace_name(entry['namespace'])}")
         children: dict[int | None, list[Mapping[str, Any]]] = {}
         for node in entry["nodes"]:
             children.setdefault(node["parent"], []).append(node)
@@ -144,36 +131,13 @@ def _last_first(siblings: Sequence[Mapping[str, Any]], *, margin: str) -> list[t
 
 
 def _describe(node: Mapping[str, Any], children: Mapping[int | None, Sequence[Mapping[str, Any]]]) -> str:
-    parts = [_count(node["num_tokens"], "token"), _count(node["num_pages"], "page")]
+    parts = [counted(node["num_tokens"], "token"), counted(node["num_pages"], "page")]
     if node["lock_ref"]:
         parts.append(f"in use by {node['lock_ref']}")
-    parts.append(f"hit {_count(node['hits'], 'time')}" if node["hits"] else "never hit")
+    parts.append(f"hit {counted(node['hits'], 'time')}" if node["hits"] else "never hit")
     if node["priority"]:
         parts.append(f"priority {node['priority']}")
     hidden = node["num_children"] - len(children.get(node["id"], ()))
     if hidden:
         parts.append(f"{hidden} not shown below")
     return "  ".join(parts)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" + ("" if number == 1 else "s")
-
-
-def _printable(text: str) -> str:
-    """A client's text as a terminal may show it: no line breaks, no control characters."""
-    return text if text.isprintable() else repr(text)
-
-
-def _namespace(namespace: Mapping[str, Any]) -> str:
-    """Return the parts that are set; of salt and tenant, which are secrets, only the presence is told."""
-    parts = [f"revision {namespace['model_revision']}"]
-    if namespace.get("adapter_id") is not None:
-        parts.append(f"adapter {_printable(namespace['adapter_id'])}")
-    if namespace.get("extra_key") is not None:
-        parts.append(f"extra key {_printable(namespace['extra_key'])}")
-    if namespace.get("tenant_salt") is not None:
-        parts.append("a tenant's salt")
-    if namespace.get("tenant") is not None:
-        parts.append("a tenant")
-    return " · ".join(parts)

@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 from sapwood_contract.trust import secret_of
 from sapwood_operator.adapters.access import find_access
 from sapwood_operator.adapters.logs import configure_logging
+from sapwood_operator.adapters.runbooks import read_runbooks
 from sapwood_operator.errors import OperatorError, SettingsError
 from sapwood_operator.handlers.leader import WorkSettings
 from sapwood_operator.handlers.program import EXIT_FAILED, ProcessSettings, run
@@ -50,13 +51,14 @@ def main(argv: Sequence[str]) -> int:
         configure_logging(options.log_level)
         settings = dataclasses.replace(options.settings, secret=_read_secret(options.secret_file))
         access = find_access(options.kubeconfig)
+        runbooks = read_runbooks()
     except SettingsError as error:
         sys.stderr.write(f"sapwood operator: {error}\n")
         return EXIT_USAGE
     except OperatorError as error:
         sys.stderr.write(f"sapwood operator: {error}\n")
         return EXIT_FAILED
-    return asyncio.run(run(access, settings, options.work, options.process))
+    return asyncio.run(run(access, settings, options.work, options.process, runbooks=runbooks))
 
 
 def read_options(argv: Sequence[str]) -> Options:
@@ -76,6 +78,8 @@ def read_options(argv: Sequence[str]) -> Options:
             image_pull_secrets=tuple(given["image_pull_secret"]),
             cluster_domain=given["cluster_domain"],
             metrics_peers=tuple(map(_peer, given["metrics_peer"])),
+            metrics_labels=tuple(map(_label, given["metrics_label"])),
+            runbook_url=given["runbook_url"] or _own_runbooks(given["operator_namespace"], given["cluster_domain"]),
             resync_seconds=given["resync_seconds"],
             retry_seconds=given["retry_seconds"],
             progress_deadline_seconds=given["progress_deadline_seconds"],
@@ -128,14 +132,25 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
     )
+    option(
+        "--metrics-label",
+        "KEY=VALUE, a label on PodMonitors and PrometheusRules by which a Prometheus selects them; may be repeated",
+        action="append",
+        default=[],
+    )
+    option(
+        "--runbook-url",
+        "page with a section for each alert, to which alerts link; default: this operator's own, by the Service "
+        "sapwood-operator of --operator-namespace",
+    )
     option("--resync-seconds", "look at every service so often, events or not", type=float, default=300.0)
     option("--retry-seconds", "ask again so often for what the API server refuses", type=float, default=20.0)
     option("--progress-deadline-seconds", "a rollout without progress for so long is stuck", type=int, default=1200)
     option("--identity", "name of this operator in the Lease and in Events; default: host name and a random part")
     option("--lease-name", "name of the Lease", default="sapwood-operator")
     option("--lease-seconds", "how soon another operator takes over", type=int, default=15)
-    option("--health-host", "address of /healthz, /readyz and /metrics", default="0.0.0.0")
-    option("--health-port", "port of /healthz, /readyz and /metrics; 0 takes a free one", type=int, default=8080)
+    option("--health-host", "address of /healthz, /readyz, /metrics and /runbooks", default="0.0.0.0")
+    option("--health-port", "port of the same; 0 takes a free one", type=int, default=8080)
     option("--workers", "services reconciled at once", type=int, default=4)
     option("--request-timeout-seconds", "longest wait for an answer of the API server", type=float, default=10.0)
     option("--discovery-seconds", "look for optional APIs so often", type=float, default=30.0)
@@ -157,6 +172,17 @@ def _read_secret(path: str | None) -> bytes:
         return secret_of(Path(path).read_bytes())
     except (OSError, ValueError) as error:
         raise SettingsError("--secret-file", path, str(error)) from error
+
+
+def _label(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise SettingsError("--metrics-label", text, "give KEY=VALUE")
+    return key, value
+
+
+def _own_runbooks(namespace: str, cluster_domain: str) -> str:
+    return f"http://sapwood-operator.{namespace}.svc.{cluster_domain}/runbooks"
 
 
 def _peer(text: str) -> dict[str, Any]:

@@ -14,6 +14,10 @@ from sapwood_operator.errors import SettingsError
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _DOMAIN = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+_LABEL_KEY = re.compile(r"([a-z0-9][-a-z0-9.]{0,252}/)?[A-Za-z0-9]([-._A-Za-z0-9]{0,61}[A-Za-z0-9])?")
+_LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-._A-Za-z0-9]{0,61}[A-Za-z0-9])?)?")
+_PAGE = re.compile(r"https?://[-!%&'()*+,./0-9:;=?@A-Z_a-z~]+")
+"""No fragment, for alerts have their own, and no braces, which Prometheus would read as a template."""
 _PULL_POLICIES = ("Always", "IfNotPresent", "Never")
 
 
@@ -32,6 +36,8 @@ class OperatorSettings:
     """Image of engines that compute on CPUs."""
     engine_cuda_image: str
     """Image of engines that compute on NVIDIA GPUs."""
+    runbook_url: str
+    """Page with a section for each alert, to which alerts link."""
     secret: bytes = field(default=b"", repr=False)
     """Of the installation; the gateway has it too. Empty: services that ask for API keys get no address."""
     namespaces: tuple[str, ...] = ()
@@ -44,6 +50,8 @@ class OperatorSettings:
     """What the cluster's DNS ends its names with."""
     metrics_peers: tuple[Mapping[str, Any], ...] = field(default=(), hash=False)
     """NetworkPolicyPeers that may read an engine's admin port: where Prometheus runs."""
+    metrics_labels: tuple[tuple[str, str], ...] = ()
+    """On PodMonitors and PrometheusRules, by which a Prometheus selects them."""
     resync_seconds: float = 300.0
     """How long a service may go without being looked at, should every event about it be lost."""
     retry_seconds: float = 20.0
@@ -57,6 +65,12 @@ class OperatorSettings:
         for namespace in self.namespaces:
             _check("namespace", namespace, _LABEL, "give names of namespaces, or none for all")
         _check("cluster_domain", self.cluster_domain, _DOMAIN, "give a domain such as cluster.local")
+        _check(
+            "runbook_url", self.runbook_url, _PAGE, "give an address such as https://a.example/runbooks, without '#'"
+        )
+        for key, value in self.metrics_labels:
+            _check("metrics_label", key, _LABEL_KEY, "give KEY=VALUE, a label as Kubernetes takes it")
+            _check("metrics_label", value, _LABEL_VALUE, "give KEY=VALUE, a label as Kubernetes takes it")
         for name in ("engine_image", "engine_cuda_image"):
             if not getattr(self, name):
                 raise SettingsError(_option(name), getattr(self, name), "name an image")

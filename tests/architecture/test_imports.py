@@ -93,3 +93,14 @@ def test_the_core_draws_from_generators_that_it_is_given(path: Path) -> None:
         for alias in node.names
     }
     assert used | taken <= {"Random"}
+
+
+@pytest.mark.parametrize("path", sorted((ENGINE / "sapwood_tracing").glob("*.py")), ids=lambda path: path.name)
+def test_tracing_needs_opentelemetry_alone(path: Path) -> None:
+    assert imports_of(path) <= {*sys.stdlib_module_names, "opentelemetry", "sapwood_tracing"}
+
+
+@pytest.mark.parametrize("module", ["sapwood_engine.api.app", "sapwood_engine.cli", "sapwood_gateway.cli"])
+def test_a_program_that_keeps_no_traces_never_loads_what_makes_them(module: str) -> None:
+    code = f"import sys, {module}; sys.exit('sapwood_tracing.setup' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

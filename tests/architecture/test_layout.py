@@ -15,9 +15,12 @@ MAX_LINES = 500
 """Past this a module is more than one idea, unless its docstring gives a reason."""
 REASON = re.compile(r"long because", re.IGNORECASE)
 
-KNOWN_HOSTS = {"www.apache.org", "keepachangelog.com", "semver.org", "www.w3.org", "json-schema.org"}
-"""Documents that ours point to, and what SVG and JSON Schema are named by. Nothing in the repository is fetched from
-any of them."""
+KNOWN_HOSTS = {
+    *("www.apache.org", "keepachangelog.com", "semver.org", "www.w3.org", "json-schema.org"),
+    "opentelemetry.io",
+}
+"""Documents that ours point to, and what SVG, JSON Schema and spans are named by. Nothing in the repository is fetched
+from any of them."""
 LOCAL_HOSTS = {"127.0.0.1", "localhost", "0.0.0.0", "[::1]"}
 EXAMPLE = re.compile(r"(^|\.)(example(\.(com|org|net))?|test|invalid|svc|cluster\.local)$")
 """Names that are reserved for documents and tests, or mean something inside a cluster alone; a name without a dot leads

@@ -27,6 +27,7 @@ RULES: dict[str, dict[str, tuple[str, ...]]] = {
         "networking.k8s.io/networkpolicies": WRITE,
         "gateway.networking.k8s.io/httproutes": WRITE,
         "monitoring.coreos.com/podmonitors": WRITE,
+        "monitoring.coreos.com/prometheusrules": WRITE,
         "apps/replicasets": READ,
         "/pods": READ,
         "events.k8s.io/events": ("create",),

@@ -60,14 +60,16 @@ def test_a_gateway_has_time_to_drain_before_it_is_killed() -> None:
     assert pod["terminationGracePeriodSeconds"] > 1200 + container["lifecycle"]["preStop"]["sleep"]["seconds"]
 
 
-def test_nobody_reaches_the_operator_and_everybody_the_gateway_by_default() -> None:
-    assert rules({}, "operator") == {}
+def test_everybody_reaches_the_gateway_and_the_runbooks_by_default() -> None:
+    assert rules({}, "operator") == {"metrics": "everyone"}
     assert rules({}, "gateway") == {"http": "everyone", "admin": [component("operator")]}
 
 
 def test_metrics_are_read_by_the_peers_that_are_named() -> None:
     values = {"metrics": {"peers": [PROMETHEUS]}}
-    assert rules(values, "operator") == {"metrics": [PROMETHEUS]}
+    elsewhere = {"rules": {"runbookUrl": "https://example.com/runbooks"}}
+    assert rules({"metrics": {"peers": [PROMETHEUS], **elsewhere}}, "operator") == {"metrics": [PROMETHEUS]}
+    assert rules({"metrics": elsewhere}, "operator") == {}
     assert rules(values, "gateway")["admin"] == [component("operator"), PROMETHEUS]
 
 

@@ -95,6 +95,43 @@ def test_gateways_count_quotas_in_the_store_that_a_secret_names_and_no_manifest_
     assert "env" not in pods(render())["sapwood-gateway"]["containers"][0]
 
 
+def test_alerts_link_to_a_page_that_the_operator_serves_behind_its_service() -> None:
+    manifests = render({"clusterDomain": "example.test"}, release="other")
+    options = read_options(arguments(manifests, "operator", release="other"))
+    assert options.settings.runbook_url == "http://other-operator.prod.svc.example.test/runbooks"
+    (service,) = [m for m in manifests if m["kind"] == "Service" and m["metadata"]["name"] == "other-operator"]
+    (port,) = service["spec"]["ports"]
+    (container,) = pods(manifests)["other-operator"]["containers"]
+    assert (port["port"], options.process.health_port) == (80, 8080)
+    assert port["targetPort"] in {each["name"] for each in container["ports"]}
+
+
+def test_services_are_watched_as_the_charts_own_programs_are() -> None:
+    metrics = {"labels": {"release": "prometheus"}, "rules": {"runbookUrl": "https://example.com/runbooks"}}
+    found = operator({"metrics": metrics}).settings
+    assert found.metrics_labels == (("release", "prometheus"),)
+    assert found.runbook_url == "https://example.com/runbooks"
+
+
+def test_the_gateway_traces_where_it_is_told_to() -> None:
+    assert parse(arguments(render(), "gateway")).otlp_endpoint is None
+    tracing = {"endpoint": "http://collector.tracing.svc:4318", "samplingRatio": 0.5}
+    options = parse(arguments(render({"gateway": {"tracing": tracing}}), "gateway"))
+    assert (options.otlp_endpoint, options.trace_sampling_ratio) == ("http://collector.tracing.svc:4318", 0.5)
+
+
+def test_the_console_of_a_cluster_is_off_until_somebody_wants_it_and_takes_a_key_from_a_secret() -> None:
+    assert parse(arguments(render(), "gateway")).console == "auto", "which is off where not only this machine asks"
+    manifests = render({"gateway": {"console": True, "adminKeySecret": {"name": "admin", "key": "value"}}})
+    options = parse(arguments(manifests, "gateway"))
+    pod = pods(manifests)["sapwood-gateway"]
+    (mount,) = [m for m in pod["containers"][0]["volumeMounts"] if m["name"] == "admin-key"]
+    (volume,) = [v for v in pod["volumes"] if v["name"] == "admin-key"]
+    assert (options.console, str(options.admin_key_file)) == ("on", f"{mount['mountPath']}/key")
+    assert volume["secret"]["items"] == [{"key": "value", "path": "key"}]
+    assert volume["secret"]["secretName"] == "admin"
+
+
 def test_the_gateways_memory_is_enough_for_the_requests_that_it_holds_at_most() -> None:
     manifests = render()
     (container,) = pods(manifests)["sapwood-gateway"]["containers"]

@@ -30,7 +30,13 @@ PROMETHEUS = {
 EVERYTHING: dict[str, Any] = {
     "images": {"registry": "registry.example/ml", "pullSecrets": ["registry"]},
     "watchNamespaces": ["team-a", "team-b"],
-    "metrics": {"peers": [PROMETHEUS], "podMonitor": {"create": "Always", "labels": {"release": "prometheus"}}},
+    "metrics": {
+        "peers": [PROMETHEUS],
+        "labels": {"release": "prometheus"},
+        "podMonitor": {"create": "Always"},
+        "rules": {"create": "Always", "runbookUrl": "https://example.com/runbooks"},
+        "dashboards": {"labels": {"dashboards": "yes"}, "folder": "Models"},
+    },
     "operator": {
         "replicas": 2,
         "nodeSelector": {"pool": "system"},
@@ -53,6 +59,9 @@ EVERYTHING: dict[str, Any] = {
         "service": {"type": "LoadBalancer", "annotations": {"load-balancer.example/internal": "true"}},
         "podAnnotations": {"example.com/team": "ml"},
         "quotas": {"storeSecret": {"name": "redis"}, "storeFailure": "Closed"},
+        "tracing": {"endpoint": "http://collector.tracing.svc:4318", "samplingRatio": 1},
+        "console": True,
+        "adminKeySecret": {"name": "admin", "key": "value"},
     },
     "secret": {"existingSecret": "shared"},
 }
@@ -62,11 +71,11 @@ VALUES: dict[str, dict[str, Any]] = {
     "nothing optional": {
         "crds": {"install": False},
         "networkPolicy": {"enabled": False},
-        "metrics": {"podMonitor": {"create": "Never"}},
+        "metrics": {"podMonitor": {"create": "Never"}, "rules": {"create": "Never"}, "dashboards": {"enabled": False}},
         "gateway": {"replicas": 1, "topologySpread": []},
     },
 }
-NOT_OF_KUBERNETES = {"PodMonitor", "ReferenceGrant"}
+NOT_OF_KUBERNETES = {"PodMonitor", "PrometheusRule", "ReferenceGrant"}
 """Kinds that kubernetes-validate has no schema of."""
 
 
@@ -172,6 +181,8 @@ def test_a_budget_is_made_where_there_is_more_than_one_replica() -> None:
 def test_pod_monitors_are_made_where_they_are_forced_or_the_cluster_has_the_kind(create: str, made: int) -> None:
     """Rendered without a cluster: the kind is not there."""
     assert len(of_kind(render({"metrics": {"podMonitor": {"create": create}}}), "PodMonitor")) == made
+    rules = of_kind(render({"metrics": {"rules": {"create": create}}}), "PrometheusRule")
+    assert set(rules) == ({"sapwood-gateway"} if made else set())
 
 
 def test_routes_from_the_named_namespaces_may_lead_to_the_gateways_service_and_to_nothing_else() -> None:
@@ -206,7 +217,8 @@ def test_selectors_match_the_pods_of_their_own_component() -> None:
         name: deployment["spec"]["template"]["metadata"]["labels"]
         for name, deployment in of_kind(manifests, "Deployment").items()
     }
-    assert of_kind(manifests, "Service")["sapwood-gateway"]["spec"]["selector"] == labels["sapwood-gateway"]
+    services = of_kind(manifests, "Service")
+    assert {name: service["spec"]["selector"] for name, service in services.items()} == labels
     for kind, field in (
         ("NetworkPolicy", "podSelector"),
         ("PodDisruptionBudget", "selector"),

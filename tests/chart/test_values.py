@@ -82,6 +82,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"gateway": {"tenants": {"keySecrets": [""]}}}, "/gateway/tenants/keySecrets/0"),
     ({"metrics": {"peers": [{}]}}, "/metrics/peers/0"),
     ({"metrics": {"podMonitor": {"interval": "often"}}}, "/metrics/podMonitor/interval"),
+    ({"metrics": {"labels": {"release": "a b"}}}, "/metrics/labels/release"),
+    ({"metrics": {"rules": {"runbookUrl": "https://example.com/#alerts"}}}, "/metrics/rules/runbookUrl"),
+    ({"gateway": {"tracing": {"endpoint": "collector:4317"}}}, "/gateway/tracing/endpoint"),
+    ({"gateway": {"tracing": {"samplingRatio": 2}}}, "/gateway/tracing/samplingRatio"),
 ]
 
 

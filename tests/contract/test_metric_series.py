@@ -7,7 +7,8 @@ import re
 
 import pytest
 
-from sapwood_contract.metrics import BY_NAME, SERIES, Series
+from sapwood_contract.launch import LaunchOptions
+from sapwood_contract.metrics import BY_NAME, SERIES, VLLM_SERIES, Series
 
 every_series = pytest.mark.parametrize("series", SERIES, ids=lambda series: series.name)
 
@@ -21,6 +22,17 @@ SLO_SECONDS = {
     "sapwood_inter_token_latency_seconds": (0.04, 0.1),
 }
 """Series -> values that service-level objectives are stated in; each must be a bucket's border."""
+
+
+TIMES_OF_REQUESTS = {
+    "sapwood_time_to_first_token_seconds",
+    "sapwood_request_duration_seconds",
+    "sapwood_queue_time_seconds",
+    "sapwood_request_phase_seconds",
+    "sapwood_gateway_queue_time_seconds",
+}
+PATIENCE_SECONDS = 600.0
+"""How long the official client waits for an answer by default."""
 
 
 def test_no_name_is_declared_twice() -> None:
@@ -42,7 +54,7 @@ def test_names_follow_prometheus(series: Series) -> None:
 def test_help_is_a_sentence(series: Series) -> None:
     assert not series.help[0].islower()
     assert series.help.endswith(".")
-    assert "\n" not in series.help
+    assert not set(series.help) & set('\n\\"')  # the two forms of the exposition escape them differently
 
 
 @every_series
@@ -69,10 +81,43 @@ def test_objectives_lie_on_bucket_borders(name: str) -> None:
     assert set(SLO_SECONDS[name]) <= set(BY_NAME[name].buckets)
 
 
+@pytest.mark.parametrize("series", [each for each in SERIES if each.name in TIMES_OF_REQUESTS], ids=lambda s: s.name)
+def test_the_slowest_request_that_is_waited_for_falls_below_the_last_border(series: Series) -> None:
+    assert series.buckets[-1] >= max(PATIENCE_SECONDS, LaunchOptions().step_timeout_seconds)
+
+
+def test_the_pause_before_a_token_that_a_step_is_given_up_after_has_a_bucket() -> None:
+    for name in (
+        "sapwood_inter_token_latency_seconds",
+        "sapwood_time_per_output_token_seconds",
+        "sapwood_step_seconds",
+    ):
+        assert BY_NAME[name].buckets[-1] >= LaunchOptions().step_timeout_seconds
+
+
+@pytest.mark.parametrize(
+    ("name", "seconds"),
+    [("sapwood_time_to_first_token_seconds", 100.0), ("sapwood_request_duration_seconds", 600.0)],
+)
+def test_a_long_wait_is_told_apart_from_an_endless_one(name: str, seconds: float) -> None:
+    assert seconds <= BY_NAME[name].buckets[-1]
+
+
 @every_series
 def test_a_ratio_is_a_gauge(series: Series) -> None:
     if series.name.endswith("_ratio"):
         assert series.type == "gauge"
+
+
+def test_vllms_series_keep_its_names_and_name_nobody() -> None:
+    assert {series.name for series in VLLM_SERIES} == {
+        "vllm:num_requests_running",
+        "vllm:num_requests_waiting",
+        "vllm:kv_cache_usage_perc",
+        "vllm:cache_config_info",
+        "vllm:lora_requests_info",
+    }
+    assert all(series.type == "gauge" and FORBIDDEN_LABELS.isdisjoint(series.labels) for series in VLLM_SERIES)
 
 
 def test_a_pod_exports_no_more_series_than_agreed() -> None:

@@ -20,6 +20,7 @@ def refused_options() -> set[str]:
 def test_the_options_that_have_no_field_are_these() -> None:
     options = {flag(option.name).removeprefix("--") for option in dataclasses.fields(LaunchOptions)}
     assert sorted(options - refused_options()) == [
+        "console",
         "cpu-step",
         "dtype",
         "itl-target-seconds",
@@ -27,6 +28,7 @@ def test_the_options_that_have_no_field_are_these() -> None:
         "kv-tokens",
         "log-level",
         "max-step-tokens",
+        "metrics-compat",
         "overlap",
         "partial-pages",
         "quantization",

@@ -22,6 +22,7 @@ def test_what_is_needed_is_enough_and_the_rest_has_defaults() -> None:
     assert options.settings.engine_cuda_image == "sapwood/engine:1"
     assert options.settings.namespaces == ()
     assert options.process.health_port == 8080
+    assert options.settings.runbook_url == "http://sapwood-operator.sapwood.svc.cluster.local/runbooks"
     assert options.process.identity
 
 
@@ -38,6 +39,9 @@ def test_what_is_given_arrives() -> None:
             "--gateway-namespace=edge",
             "--image-pull-secret=registry",
             '--metrics-peer={"namespaceSelector": {}}',
+            "--metrics-label=release=prometheus",
+            "--metrics-label=example.com/team=",
+            "--runbook-url=https://example.com/runbooks",
             "--lease-seconds=3",
             "--workers=2",
             "--request-timeout-seconds=0.5",
@@ -48,6 +52,8 @@ def test_what_is_given_arrives() -> None:
     assert options.settings.gateway_namespace == "edge"
     assert options.settings.image_pull_secrets == ("registry",)
     assert options.settings.metrics_peers == ({"namespaceSelector": {}},)
+    assert options.settings.metrics_labels == (("release", "prometheus"), ("example.com/team", ""))
+    assert options.settings.runbook_url == "https://example.com/runbooks"
     assert (options.process.lease_seconds, options.work.num_workers) == (3, 2)
     assert (options.work.request_timeout_seconds, options.process.identity) == (0.5, "me")
 
@@ -82,6 +88,7 @@ def test_an_option_that_is_needed_is_asked_for_by_name(missing: str, capsys: pyt
         "--request-timeout-seconds=0",
         "--metrics-peer=nonsense",
         "--metrics-peer=[]",
+        "--metrics-label=release",
         "--image-pull-policy=Sometimes",
         "--namespace=No Namespace",
     ],

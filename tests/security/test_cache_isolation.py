@@ -90,7 +90,7 @@ class World:
         return [
             sum(
                 int(float(line.rpartition(" ")[2]))
-                for line in engine.client.render_metrics().decode().splitlines()
+                for line in engine.client.render_metrics().body.decode().splitlines()
                 if line.startswith("sapwood_prompt_tokens_total{") and 'source="device"' in line
             )
             for engine in self.engines

@@ -35,6 +35,13 @@ CLASSES: Mapping[Place, RouteClass] = {
     ("api", "GET", "/readyz"): "open",
     ("api", "GET", "/health"): "open",
     ("api", "GET", "/metrics"): "open",
+    ("api", "GET", "/ui"): "open",
+    ("api", "GET", "/ui/"): "open",
+    ("api", "GET", "/ui/{name}"): "open",
+    ("api", "GET", "/ui/about"): "open",
+    ("api", "GET", "/ui/data/load"): "admin",
+    ("api", "GET", "/ui/data/cache"): "admin",
+    ("api", "GET", "/ui/data/requests"): "admin",
     ("admin", "GET", "/livez"): "open",
     ("admin", "GET", "/readyz"): "open",
     ("admin", "GET", "/health"): "open",
@@ -43,11 +50,14 @@ CLASSES: Mapping[Place, RouteClass] = {
     ("admin", "GET", "/admin/blocks"): "gateway",
     ("admin", "GET", "/admin/tokenizer"): "gateway",
     ("admin", "GET", "/admin/cache"): "admin",
+    ("admin", "GET", "/admin/requests"): "admin",
     ("admin", "POST", "/admin/flush"): "admin",
     ("admin", "POST", "/admin/drain"): "admin",
     ("admin", "POST", "/admin/abort"): "admin",
     ("admin", "GET", "/openapi.json"): "admin",
 }
+ADDRESS = {"Host": "127.0.0.1"}
+"""Of a request to the console where there is no key: another name may be anybody's."""
 BODIES: Mapping[str, Any] = {
     "/v1/chat/completions": chat_body(),
     "/v1/completions": text_body(),
@@ -85,7 +95,13 @@ def apps(client: FakeClient) -> dict[Port, FastAPI]:
     """Both applications of an engine that asks for everything that can be asked for."""
     credentials = frozenset({CREDENTIAL})
     return {
-        "api": build_app(client, api_keys=frozenset({USER}), credentials=credentials),
+        "api": build_app(
+            client,
+            api_keys=frozenset({USER}),
+            admin_keys=frozenset({ADMIN}),
+            credentials=credentials,
+            has_console=True,
+        ),
         "admin": build_admin_app(client, admin_keys=frozenset({ADMIN}), credentials=credentials),
     }
 
@@ -114,7 +130,7 @@ def _below(routes: Iterable[BaseRoute]) -> Iterator[Route]:
 async def call(client: FakeClient, route: Place, headers: Mapping[str, str]) -> Any:
     port, method, path = route
     async with http(apps(client)[port]) as api:
-        url = path.replace("{model:path}", MODEL)
+        url = path.replace("{model:path}", MODEL).replace("{name}", "app.js")
         body = {"json": BODIES.get(path, {})} if method == "POST" else {}
         return await api.request(method, url, headers=dict(headers), **body)
 
@@ -128,7 +144,8 @@ def test_every_route_has_a_class_and_every_class_a_route() -> None:
     for port, app in apps(FakeClient()).items():
         documented = {(port, method.upper(), path) for path, of in app.openapi()["paths"].items() for method in of}
         named = {(of, method, path.replace(":path}", "}")) for of, method, path in CLASSES if of == port}
-        assert named - documented == {(port, "GET", "/openapi.json")}
+        of_console = {place for place in named if place[2].startswith("/ui")}  # a page, and no API of anybody's
+        assert named - documented - of_console == {(port, "GET", "/openapi.json")}
 
 
 @pytest.mark.parametrize("caller", CALLERS)
@@ -177,7 +194,12 @@ async def test_an_engine_with_a_credential_and_no_admin_keys_has_its_admin_api_c
     route: Place, headers: Mapping[str, str]
 ) -> None:
     client = FakeClient()
-    async with http(build_admin_app(client, credentials=frozenset({CREDENTIAL}))) as admin:
+    credentials = frozenset({CREDENTIAL})
+    closed = {
+        "api": build_app(client, credentials=credentials, has_console=True),
+        "admin": build_admin_app(client, credentials=credentials),
+    }
+    async with http(closed[route[0]]) as admin:
         error = error_of(await admin.request(route[1], route[2], headers=dict(headers)), 403)
     assert error["code"] == "admin_closed"
     assert "--admin-key-file" in error["message"]
@@ -187,10 +209,10 @@ async def test_an_engine_with_a_credential_and_no_admin_keys_has_its_admin_api_c
 async def test_an_engine_that_is_configured_with_nothing_is_open_and_knows_no_gateway() -> None:
     client = FakeClient()
     forged = {TENANT_HEADER: "tenant:team/victim", CREDENTIAL_HEADER: "anything"}
-    open_apps = {"api": build_app(client), "admin": build_admin_app(client)}
+    open_apps = {"api": build_app(client, has_console=True), "admin": build_admin_app(client)}
     for port, method, path in CLASSES:
         async with http(open_apps[port]) as api:
             body = {"json": BODIES.get(path, {})} if method == "POST" else {}
-            url = path.replace("{model:path}", MODEL)
-            assert (await api.request(method, url, headers=forged, **body)).status_code == 200
+            url = path.replace("{model:path}", MODEL).replace("{name}", "app.js")
+            assert (await api.request(method, url, headers={**forged, **ADDRESS}, **body)).status_code == 200
     assert {generation.namespace.tenant for generation in client.asked} == {None}

@@ -21,10 +21,14 @@ from sapwood_gateway.core.routes import Replica, Routes, Service
 from sapwood_gateway.core.tenants import Tenant, Tenants, key_digest
 from sapwood_gateway.shell.app import Traffic, build_admin_app, build_app
 from sapwood_gateway.shell.auth import Auth
+from sapwood_gateway.shell.console import Console
 
 SECRET = b"0123456789abcdef0123456789abcdef"
 MODEL = "llama"
-RouteClass = Literal["open", "tenant"]
+ADMIN = "key-of-the-consoles-admin"
+REPLICA = "pod-0"
+ASK_AN_ENGINE = ("/ui/data/load", "/ui/data/cache", "/ui/data/requests")
+RouteClass = Literal["open", "tenant", "admin"]
 Route = tuple[Literal["api", "admin"], str, str]
 
 CLASSES: Mapping[Route, RouteClass] = {
@@ -34,6 +38,14 @@ CLASSES: Mapping[Route, RouteClass] = {
     ("api", "POST", "/detokenize"): "tenant",
     ("api", "GET", "/v1/models"): "tenant",
     ("api", "GET", "/v1/models/{model}"): "tenant",
+    ("api", "GET", "/ui"): "open",
+    ("api", "GET", "/ui/"): "open",
+    ("api", "GET", "/ui/{name}"): "open",
+    ("api", "GET", "/ui/about"): "open",
+    ("api", "GET", "/ui/data/replicas"): "admin",
+    ("api", "GET", "/ui/data/load"): "admin",
+    ("api", "GET", "/ui/data/cache"): "admin",
+    ("api", "GET", "/ui/data/requests"): "admin",
     ("admin", "GET", "/livez"): "open",
     ("admin", "GET", "/readyz"): "open",
     ("admin", "GET", "/metrics"): "open",
@@ -66,6 +78,7 @@ CALLERS: Mapping[str, tuple[Mapping[str, str], int]] = {
     "suspended tenant's key": (bearer("sk-gone"), 403),
     "wrong key": (bearer("wrong"), 401),
     "hash of the key": (bearer(key_digest("sk-acme").hex()), 401),
+    "console's admin key": (bearer(ADMIN), 401),
     "engines' admin key": (bearer("key-of-an-admin"), 401),
     "gateway credential": ({CREDENTIAL_HEADER: engine_credential(SECRET, "team", "chat")}, 401),
     "gateway credential as a key": (bearer(engine_credential(SECRET, "team", "chat")), 401),
@@ -90,7 +103,15 @@ def routes_of(app: web.Application, port: Literal["api", "admin"]) -> list[Route
 async def both_ports() -> AsyncIterator[tuple[Gateway, str, Upstream]]:
     async with AsyncExitStack() as stack:
         server = await stack.enter_async_context(upstream(echo))
-        running = await stack.enter_async_context(gateway(routed(server.replica()), tenants=TENANTS, secret=SECRET))
+        running = await stack.enter_async_context(
+            gateway(
+                routed(server.replica(REPLICA)),
+                tenants=TENANTS,
+                secret=SECRET,
+                has_console=True,
+                admin_keys=frozenset({ADMIN}),
+            )
+        )
         admin = build_admin_app(running.metrics, traffic=running.traffic, is_discovered=lambda: True)
         yield running, await stack.enter_async_context(serving(admin)), server
 
@@ -99,14 +120,19 @@ async def call(running: Gateway, admin_url: str, route: Route, headers: Mapping[
     port, method, path = route
     base = running.url if port == "api" else admin_url
     body = {"model": MODEL} if method == "POST" else None
-    url = base + path.replace("{model}", MODEL)
-    async with aiohttp.ClientSession() as client, client.request(method, url, headers=headers, json=body) as answer:
+    url = base + path.replace("{model}", MODEL).replace("{name}", "app.js")
+    query = {"replica": REPLICA} if path.startswith("/ui/data/") else {}
+    async with (
+        aiohttp.ClientSession() as client,
+        client.request(method, url, params=query, headers=headers, json=body) as answer,
+    ):
         return answer.status, await answer.text()
 
 
 async def test_every_route_has_a_class_and_every_class_a_route() -> None:
     async with both_ports() as (running, _, _server):
-        api = build_app(running.fleet, running.proxy, traffic=Traffic(), auth=Auth())
+        console = Console(running.fleet, running.client, shown=lambda _: {})
+        api = build_app(running.fleet, running.proxy, traffic=Traffic(), auth=Auth(), console=console)
         admin = build_admin_app(metrics_of(Fleet(circuit=CircuitSettings())), traffic=Traffic(), is_discovered=bool)
         assert sorted(routes_of(api, "api") + routes_of(admin, "admin")) == sorted(CLASSES)
 
@@ -117,6 +143,8 @@ async def test_a_route_is_open_to_its_own_callers_and_a_refusal_comes_before_any
     route: Route, caller: str
 ) -> None:
     headers, expected = CALLERS[caller]
+    if CLASSES[route] == "admin":
+        expected = 200 if caller == "console's admin key" else 401
     async with both_ports() as (running, admin_url, server):
         code, text = await call(running, admin_url, route, headers)
         if CLASSES[route] == "open":
@@ -125,9 +153,9 @@ async def test_a_route_is_open_to_its_own_callers_and_a_refusal_comes_before_any
             assert (code, MODEL in text) == (200, False)  # a list of nothing
         else:
             assert code == expected
-        reached = code == 200 and route[1] == "POST"
+        reached = code == 200 and (route[1] == "POST" or route[2] in ASK_AN_ENGINE)
         assert len(server.requests) == (1 if reached else 0)
-        assert not any(secret in text for secret in ("sk-", engine_credential(SECRET, "team", "chat")))
+        assert not any(secret in text for secret in ("sk-", ADMIN, engine_credential(SECRET, "team", "chat")))
 
 
 @pytest.mark.parametrize("header", TRUSTED_HEADERS)

@@ -79,10 +79,10 @@ def pods(manifests: tuple[Manifest, ...]) -> dict[str, Mapping[str, Any]]:
     }
 
 
-def arguments(manifests: tuple[Manifest, ...], program: str) -> list[str]:
+def arguments(manifests: tuple[Manifest, ...], program: str, *, release: str = "sapwood") -> list[str]:
     """Return what the ``program`` (operator, gateway) is started with, without its name, the address of a store for
     quotas put in as a node does.
     """
-    name, *found = pods(manifests)[f"sapwood-{program}"]["containers"][0]["args"]
+    name, *found = pods(manifests)[f"{release}-{program}"]["containers"][0]["args"]
     assert name == program
     return [str(argument).replace("$(QUOTA_STORE)", QUOTA_STORE) for argument in found]

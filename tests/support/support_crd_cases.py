@@ -220,11 +220,11 @@ _FRACTION = Case(
     message='give a share from "0.01" to "0.95"',
 )
 _SAMPLES = Case(
-    id="sample-rate-of-nothing",
+    id="sample-rate-of-too-little",
     accepted={"spec.engine.kvCache.missRatioCurve.sampleRate": "1.0"},
-    refused={"spec.engine.kvCache.missRatioCurve.sampleRate": "0"},
+    refused={"spec.engine.kvCache.missRatioCurve.sampleRate": "0.0009"},
     field="spec.engine.kvCache.missRatioCurve.sampleRate",
-    message='give a share above "0" and at most "1"; set enabled to false for none',
+    message='give a share from "0.001" to "1"; set enabled to false for none',
 )
 _DRAFTS = Case(
     id="eagle-without-a-draft",

@@ -23,11 +23,16 @@ DOCUMENTS = tuple(
         "bench/README.md",
         "bench/peers/README.md",
         "bench/workloads/README.md",
+        "dashboards/README.md",
+        "docs/dashboards.md",
         "docs/ingress.md",
         "docs/local.md",
+        "docs/metrics.md",
         "docs/performance.md",
         "docs/quotas.md",
         "docs/routing.md",
+        "docs/runbooks.md",
+        "docs/top.md",
     )
 )
 

@@ -12,11 +12,12 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from sapwood_contract.http import EngineState, KvEvents, LoadSnapshot
+from sapwood_contract.http import EngineState, KvEvents, LoadSnapshot, RequestList, RequestView
 from sapwood_engine.api.engine_port import Tokenizer
 from sapwood_engine.checkpoint.sampling_defaults import OPENAI_DEFAULTS, SamplingDefaults
 from sapwood_engine.core.ports import Capacity
 from sapwood_engine.service.generation import Generation, TextDelta, TokenInfo
+from sapwood_metrics.exposition import TEXT, Scraped
 
 END_ID = 256
 SPECIAL_TEXT = "<|end|>"
@@ -126,8 +127,12 @@ class FakeClient:
     sampling_defaults: SamplingDefaults = OPENAI_DEFAULTS
     asked: list[Generation] = field(default_factory=list)
     num_open: int = 0
+    recent: tuple[RequestView, ...] = ()
+    """Ended ones."""
     admin_calls: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     aborted: list[str] = field(default_factory=list)
+    ended: list[int] = field(default_factory=list)
+    """How each call ended, as an HTTP status."""
     drained: list[float | None] = field(default_factory=list)
     all_closed: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -191,8 +196,14 @@ class FakeClient:
         self.drained.append(deadline_seconds)
         self.state = "draining"
 
-    def render_metrics(self) -> bytes:
-        return b"# HELP sapwood_requests_total Requests ended, by how.\n"
+    def requests(self, max_ended: int) -> RequestList:
+        return RequestList(self.recent[:max_ended])
+
+    def count_call(self, status: int) -> None:
+        self.ended.append(status)
+
+    def render_metrics(self, accept: str) -> Scraped:
+        return Scraped(b"# HELP sapwood_requests_total Requests ended, by how.\n", TEXT)
 
     def with_capacity(self, **changes: int) -> FakeClient:
         """Return this client with other figures of capacity."""

@@ -37,7 +37,7 @@ def main(argv: Sequence[str]) -> int:
     """Run the worker; the exit code."""
     directory, *rest = argv
     options = parse(rest)
-    configure_logging(options.log_level, program="worker")
+    configure_logging(options.log_level, program="worker", holds_requests=False)
 
     def build(report: Report) -> BuiltExecutor:
         report("load", "nothing to load")

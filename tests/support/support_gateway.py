@@ -23,12 +23,14 @@ from sapwood_gateway.core.tenants import Tenants
 from sapwood_gateway.shell.app import Traffic, build_app
 from sapwood_gateway.shell.auth import Auth
 from sapwood_gateway.shell.body import BodyLimits
+from sapwood_gateway.shell.console import Console
 from sapwood_gateway.shell.credentials import Credentials, Secrets
 from sapwood_gateway.shell.limiter import Limiter
 from sapwood_gateway.shell.metrics import GatewayMetrics
 from sapwood_gateway.shell.prompts import PATIENCE_SECONDS, NoTexts, Prompts, ReadsTexts
 from sapwood_gateway.shell.proxy import Proxy, ProxySettings
 from sapwood_gateway.shell.quota_store import LocalQuotaStore, QuotaStore
+from sapwood_gateway.shell.route_trace import NoTraces, RouteTraces
 from sapwood_gateway.shell.server import Runner
 from sapwood_gateway.shell.upstream import new_session
 
@@ -39,11 +41,12 @@ KNOWS_GATEWAY = Report("ready", 0, 0, 0, knows_gateway=True)
 CIRCUIT = CircuitSettings(failures_to_open=3, rest_seconds=10.0, longest_rest_seconds=60.0)
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
+_NO_TRACES = NoTraces()
 
 
 @dataclass
 class Upstream:
-    """A server that answers every POST with ``answer`` and keeps what it was asked."""
+    """A server that answers every POST, and every GET below ``/admin``, with ``answer`` and keeps what it was asked."""
 
     answer: Answer
     url: str = ""
@@ -91,6 +94,7 @@ async def upstream(answer: Answer) -> AsyncIterator[Upstream]:
     server = Upstream(answer)
     app = web.Application(client_max_size=2**26)
     app.router.add_post("/{path:.*}", server.handle)
+    app.router.add_get("/admin/{path:.*}", server.handle)
     async with serving(app) as url:
         server.url = url
         yield server
@@ -111,7 +115,7 @@ class Gateway:
 
     def series(self, name: str) -> dict[str, float]:
         """Return the samples of one series by their labels, as written."""
-        lines = self.metrics.render().decode().splitlines()
+        lines = self.metrics.render().body.decode().splitlines()
         found = (line.removeprefix(name).rpartition(" ") for line in lines if line.startswith((name + "{", name + " ")))
         return {labels: float(value) for labels, _, value in found}
 
@@ -148,10 +152,13 @@ async def gateway(
     store: QuotaStore | None = None,
     when_unknown: WhenUnknown = "open",
     wall_clock: Callable[[], float] = lambda: 0.0,
+    traces: RouteTraces = _NO_TRACES,
+    has_console: bool = False,
+    admin_keys: frozenset[str] = frozenset(),
 ) -> AsyncIterator[Gateway]:
     """Run a gateway over ``routes_``; retries follow at once, and rested circuits do not recover by themselves.
 
-    Replicas of services with keys have reported once, that they know the gateway.
+    Replicas of services with keys have reported once, that they know the gateway. ``admin_keys``: of the console.
     """
     fleet = Fleet(circuit=CIRCUIT)
     fleet.update(routes_)
@@ -184,9 +191,11 @@ async def gateway(
                 retry=RetrySettings(max_attempts=max_attempts),
             ),
             draw=lambda: 0.0,
+            traces=traces,
             clock=lambda: 0.0,
         )
-        app = build_app(fleet, proxy, traffic=traffic, auth=auth)
+        console = Console(fleet, session, shown=credentials.shown_to, admin_keys=admin_keys) if has_console else None
+        app = build_app(fleet, proxy, traffic=traffic, auth=auth, console=console)
         url = await stack.enter_async_context(serving(app))
         client = await stack.enter_async_context(aiohttp.ClientSession(url, auto_decompress=False))
         yield Gateway(url, fleet, proxy, limiter, traffic, metrics, client)

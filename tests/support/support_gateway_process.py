@@ -31,12 +31,12 @@ class Running:
 
 
 @asynccontextmanager
-async def engine(answer: Answer, state: str = "ready") -> AsyncIterator[Upstream]:
+async def engine(answer: Answer, state: str = "ready", model: str = MODEL) -> AsyncIterator[Upstream]:
     """An upstream that also says that it is an engine."""
     server = Upstream(answer)
 
     async def load(_: web.Request) -> web.Response:
-        return web.json_response(asdict(EngineLoad(MODEL, state, LoadSnapshot(), knows_gateway=True)))  # type: ignore[arg-type]
+        return web.json_response(asdict(EngineLoad(model, state, LoadSnapshot(), knows_gateway=True)))  # type: ignore[arg-type]
 
     app = web.Application(client_max_size=2**26)
     app.router.add_get("/admin/load", load)

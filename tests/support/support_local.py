@@ -27,6 +27,7 @@ SETTINGS = OperatorSettings(
     gateway_instance="sapwood",
     engine_image="engine",
     engine_cuda_image="engine",
+    runbook_url="http://sapwood-operator/runbooks",
     secret=b"0123456789abcdef0123456789abcdef",
 )
 
@@ -96,6 +97,7 @@ class Setting:
                 environment=self.environment,
                 volumes_folder=self.folder / "volumes",
                 secrets_folder=self.folder / "secrets",
+                admin_key_file=self.folder / "admin-key",
                 start=start,
                 new_ports=new_ports,
             ),

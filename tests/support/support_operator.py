@@ -26,6 +26,7 @@ ALL_APIS = frozenset(
         ("networking.k8s.io/v1", "Ingress"),
         ("gateway.networking.k8s.io/v1", "HTTPRoute"),
         ("monitoring.coreos.com/v1", "PodMonitor"),
+        ("monitoring.coreos.com/v1", "PrometheusRule"),
     }
 )
 
@@ -36,6 +37,7 @@ SETTINGS = OperatorSettings(
     gateway_instance="sapwood",
     engine_image="sapwood/engine:1",
     engine_cuda_image="sapwood/engine-cuda:1",
+    runbook_url="http://sapwood-operator.sapwood-system.svc/runbooks",
 )
 WITH_SECRET = dataclasses.replace(SETTINGS, secret=b"0123456789abcdef")
 """Of an operator that can let engines know the gateway."""

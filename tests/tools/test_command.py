@@ -68,7 +68,8 @@ def test_closed_standard_streams_are_no_fault() -> None:
 def test_a_missing_extra_is_told_with_what_to_install(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.delitem(sys.modules, "sapwood_tools.tree", raising=False)
+    for module in ("sapwood_tools.tree", "sapwood_tools.admin_client"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
     monkeypatch.setitem(sys.modules, "aiohttp", None)  # as if it were not installed
     assert command.main(["tree"]) == 1
     assert "pip install '.[engine]'" in capsys.readouterr().err

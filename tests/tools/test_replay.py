@@ -5,39 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from random import Random
 
 import pytest
+from support_traces import conversations
 
 from sapwood_tools.replay import cli
 from sapwood_tools.replay.engine import CacheTooSmall, Speed, VirtualEngine
 from sapwood_tools.replay.one_cache import OneCache, cached_tokens
 from sapwood_tools.replay.policies import POLICIES
 from sapwood_tools.replay.simulate import Tally, simulate, speed_for
-from sapwood_tools.replay.trace import BLOCK_TOKENS, TraceError, TraceRequest, read_trace, request
+from sapwood_tools.replay.trace import TraceError, read_trace, request
 
 SLOW = Speed(prefill_tokens_per_second=1_000.0, token_seconds=0.1)
-
-
-def conversations(*, num_conversations: int, seconds_between: float, seed: int = 0) -> list[TraceRequest]:
-    """Conversations of one to six turns that share their first block and nothing else, in random order.
-
-    As in real traces a block that a turn fills in part is another one in the turn that goes on from there.
-    """
-    random = Random(seed)
-    ids = iter(range(1, 1_000_000))
-    turns: list[tuple[float, list[int]]] = []
-    for _ in range(num_conversations):
-        at, blocks = random.random() * num_conversations, [0]
-        for _ in range(random.randint(1, 6)):
-            blocks = [*blocks, *(next(ids) for _ in range(random.randint(1, 12)))]
-            turns.append((at, [*blocks, next(ids)]))
-            at += random.expovariate(1 / 30)
-    turns.sort(key=lambda turn: turn[0])
-    return [
-        request(number * seconds_between, len(blocks) * BLOCK_TOKENS - random.randrange(BLOCK_TOKENS), 100, (*blocks,))
-        for number, (_, blocks) in enumerate(turns)
-    ]
 
 
 TRACE = conversations(num_conversations=600, seconds_between=1.0)

@@ -122,7 +122,7 @@ topologySpreadConstraints:
   resources: [httproutes]
   verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [monitoring.coreos.com]
-  resources: [podmonitors]
+  resources: [podmonitors, prometheusrules]
   verbs: [get, list, watch, create, patch, delete]
 # To say why a rollout waits.
 - apiGroups: [apps]
@@ -189,10 +189,19 @@ subjects:
 {{- end }}
 {{- end }}
 
-{{/* Whether PodMonitors are made: "true" or nothing. */}}
-{{- define "sapwood.podMonitors" -}}
-{{- $create := .Values.metrics.podMonitor.create -}}
-{{- if or (eq $create "Always") (and (eq $create "Auto") (.Capabilities.APIVersions.Has "monitoring.coreos.com/v1/PodMonitor")) -}}
+{{/*
+Whether objects of the Prometheus operator are made: "true" or nothing.
+Call with (dict "root" $ "create" .Values.metrics.rules.create "kind" "PrometheusRule").
+*/}}
+{{- define "sapwood.monitoring" -}}
+{{- $served := .root.Capabilities.APIVersions.Has (printf "monitoring.coreos.com/v1/%s" .kind) -}}
+{{- if or (eq .create "Always") (and (eq .create "Auto") $served) -}}
 true
 {{- end -}}
+{{- end }}
+
+{{/* The page to which alerts link; alerts add a fragment. */}}
+{{- define "sapwood.runbooks" -}}
+{{- $operator := include "sapwood.name" (dict "root" $ "component" "operator") -}}
+{{ .Values.metrics.rules.runbookUrl | default (printf "http://%s.%s.svc.%s/runbooks" $operator .Release.Namespace .Values.clusterDomain) }}
 {{- end }}

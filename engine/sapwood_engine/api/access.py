@@ -2,14 +2,15 @@
 
 ::
 
-    open     probes and metrics                 nothing
-    user     the OpenAI API                     an API key, or the gateway's credential
-    gateway  what the gateway asks engines      the gateway's credential, or an admin key
-    admin    everything else of the admin API   an admin key
+    open     probes, metrics, the console's page   nothing
+    user     the OpenAI API                        an API key, or the gateway's credential
+    gateway  what the gateway asks engines         the gateway's credential, or an admin key
+    admin    the console's data, and everything    an admin key
+             else of the admin API
 
 A path that nobody has put into a class is ``user`` on the one port and ``admin`` on the other. A class for which
-nothing is configured is open to everybody who reaches the port; but where there is a credential and no admin key,
-``admin`` is closed to all. Pure: headers go in, a refusal comes out.
+nothing is configured is open to everybody who reaches the port; but where a port asks for other keys or credentials
+and there is no admin key, ``admin`` is closed to all. Pure: headers go in, a refusal comes out.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from sapwood_console.paths import path_class
 from sapwood_contract.http import (
     ADMIN_BLOCKS,
     ADMIN_LOAD,
@@ -48,7 +50,10 @@ _BEARER = "bearer"
 
 def api_class(path: str) -> RouteClass:
     """Return the class of a path of the OpenAI API's port."""
-    return "open" if path in _OPEN_PATHS else "user"
+    if path in _OPEN_PATHS:
+        return "open"
+    of_console = path_class(path)
+    return "user" if of_console == "other" else of_console
 
 
 def admin_class(path: str) -> RouteClass:
@@ -69,7 +74,7 @@ class NotTheGateway(RequestError):
 
 
 class AdminClosed(RequestError):
-    """The engine answers a gateway, and nobody has been named who may administer it."""
+    """The engine tells callers apart, and nobody has been named who may administer it."""
 
     status = 403
     code = "admin_closed"
@@ -123,7 +128,8 @@ class Keys:
     def _may_enter(self, route: RouteClass, authorization: str) -> bool:
         """Whether a key, or none, lets its caller use a path of class ``route``."""
         keys = self._users if route == "user" else self._admins
-        if not keys and not self._credentials:
+        is_asked = self._credentials or (route == "admin" and self._users)
+        if not keys and not is_asked:
             return True
         if not keys and route == "admin":
             raise AdminClosed

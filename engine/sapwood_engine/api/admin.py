@@ -20,19 +20,24 @@ from sapwood_contract.http import (
     ADMIN_DRAIN,
     ADMIN_FLUSH,
     ADMIN_LOAD,
+    ADMIN_REQUESTS,
     ADMIN_TOKENIZER,
     MAX_CACHE_NODES,
+    MAX_RECENT_REQUESTS,
     MAX_TOKENIZER_BYTES,
     EngineLoad,
+    RequestList,
 )
 from sapwood_engine.api import health
 from sapwood_engine.api.access import Keys, admin_class
+from sapwood_engine.api.cache_text import TextClosed, tree_with_text
 from sapwood_engine.api.documented import answered_with, answered_with_bytes
 from sapwood_engine.api.edge import Edge
 from sapwood_engine.api.engine_port import Engine
 from sapwood_engine.api.errors import install_error_handlers, json_response
 from sapwood_engine.api.generation import ready_capacity
 from sapwood_engine.api.strict_body import StrictRoute
+from sapwood_engine.api.traced import NO_TELEMETRY
 from sapwood_engine.errors import RequestError
 from sapwood_text.fields import Fields, Key, Salt
 
@@ -100,10 +105,19 @@ async def show_load(request: Request) -> Response:
 
 
 @router.get(ADMIN_CACHE, summary="The radix tree", responses=answered_with(dict[str, Any]))
-async def show_cache(request: Request, max_nodes: Annotated[int, Query(ge=1, le=MAX_CACHE_NODES)] = 1_000) -> Response:
-    """Return at most ``max_nodes`` nodes of the live radix tree."""
+async def show_cache(
+    request: Request, max_nodes: Annotated[int, Query(ge=0, le=MAX_CACHE_NODES)] = 1_000, text: bool = False
+) -> Response:
+    """Return at most ``max_nodes`` nodes of the live radix tree.
+
+    With ``text`` also what their tokens say: prompts, for holders of an admin key; 403 where none is configured.
+    """
     engine: Engine = request.app.state.engine
+    if text and not request.app.state.asks_admin_key:
+        raise TextClosed
     ready_capacity(engine)
+    if text:
+        return json_response(await tree_with_text(engine, max_nodes=max_nodes))
     return json_response(await engine.admin("cache", max_nodes=max_nodes))
 
 
@@ -138,6 +152,18 @@ async def show_tokenizer(request: Request, if_none_match: Annotated[str | None, 
     if len(bundle) > MAX_TOKENIZER_BYTES:
         raise TokenizerTooLarge
     return Response(bundle, media_type=_MSGPACK, headers=headers)
+
+
+@router.get(ADMIN_REQUESTS, summary="Calls of late", responses=answered_with(RequestList))
+async def show_requests(
+    request: Request, limit: Annotated[int, Query(ge=0, le=MAX_RECENT_REQUESTS)] = MAX_RECENT_REQUESTS
+) -> Response:
+    """Return the calls that wait or run, the oldest first, then the ``limit`` that ended last, the latest first.
+
+    Ids, counts and times; nothing of what was asked or answered.
+    """
+    engine: Engine = request.app.state.engine
+    return json_response(engine.requests(limit))
 
 
 @router.post(ADMIN_FLUSH, summary="Empty the prefix cache", responses=answered_with(dict[str, Any]))
@@ -196,10 +222,11 @@ def build_admin_app(
     the tokenizer are asked for, and where there are credentials alone, nobody gets at the rest. Neither means no
     authentication. Probes and metrics need no key.
     """
-    app = FastAPI(title="Sapwood admin API", docs_url=None, redoc_url=None)
+    app = FastAPI(title="Sapwood admin API", docs_url=None, redoc_url=None, telemetry=NO_TELEMETRY)
     app.state.engine = engine
     app.state.max_body_bytes = _MAX_ADMIN_BODY_BYTES
     app.state.knows_gateway = bool(credentials)
+    app.state.asks_admin_key = bool(admin_keys)
     app.include_router(router)
     app.include_router(health.router)
     install_error_handlers(app)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import msgspec
@@ -16,13 +17,11 @@ from fastapi import Request, Response
 from sapwood_engine.api.answers import PromptTokensDetails, Unset, Usage
 from sapwood_engine.api.deltas import ClientGone, DeltaFeed, until_gone
 from sapwood_engine.api.engine_port import Engine
-from sapwood_engine.api.errors import json_response
+from sapwood_engine.api.errors import CLIENT_CLOSED_REQUEST, json_response
 from sapwood_engine.api.sse import EventStream, comment, event
+from sapwood_engine.api.traced import trace_of
 from sapwood_engine.service.generation import Generation, TextDelta
 from sapwood_text.sampling_fields import GenerationFields
-
-CLIENT_CLOSED_REQUEST = 499
-"""nginx's status for a client that left; nobody reads it, but the access log does."""
 
 
 class Heading:
@@ -87,6 +86,10 @@ async def answer(
     request: Request, engine: Engine, generations: Sequence[Generation], writer: Writer, *, stream: bool
 ) -> Response:
     """Run ``generations`` and return the response; refusals are raised before a stream begins."""
+    trace = trace_of(request.scope)
+    if trace is not None:
+        trace.asked(generations, stream=stream)
+        generations = [replace(each, trace=trace) for each in generations]
     feed = DeltaFeed(engine, generations)
     tally = UsageTally(hides_cached=request.state.trusted.hides_cached_tokens)
     streaming = False

@@ -23,6 +23,7 @@ from sapwood_engine.api.engine_port import Engine
 from sapwood_engine.api.generation import build_generation, check_can_fit, check_model, encode, ready_capacity
 from sapwood_engine.api.logprobs import chat_logprobs
 from sapwood_engine.api.strict_body import StrictRoute, beside_streams
+from sapwood_engine.api.traced import trace_of
 from sapwood_engine.service.generation import TextDelta
 from sapwood_text.conversation import render
 from sapwood_text.schemas import ChatCompletionRequest
@@ -54,7 +55,7 @@ async def create_chat_completion(body: ChatCompletionRequest, request: Request) 
     generation = build_generation(
         engine,
         body,
-        await encode(engine, prompt, add_special_tokens=False),
+        await encode(engine, prompt, add_special_tokens=False, trace=trace_of(request.scope)),
         request_id=request.state.request_id,
         trusted=request.state.trusted,
         max_tokens=body.max_completion_tokens or body.max_tokens,

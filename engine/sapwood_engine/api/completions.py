@@ -30,6 +30,7 @@ from sapwood_engine.api.generation import (
 )
 from sapwood_engine.api.logprobs import TextLogprobWriter, extend
 from sapwood_engine.api.strict_body import StrictRoute, beside_streams
+from sapwood_engine.api.traced import trace_of
 from sapwood_engine.service.generation import TextDelta, TokenInfo
 from sapwood_text.schemas import CompletionRequest, Prompts
 
@@ -80,7 +81,7 @@ async def _read_prompts(engine: Engine, body: CompletionRequest, request: Reques
     prompts = []
     for prompt in body.prompt:
         if isinstance(prompt, str):
-            prompts.append(await encode(engine, prompt, add_special_tokens=True))
+            prompts.append(await encode(engine, prompt, add_special_tokens=True, trace=trace_of(request.scope)))
         else:
             prompts.append(Prompt(prompt))
     return prompts

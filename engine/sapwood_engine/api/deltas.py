@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from starlette.types import Receive
 
 from sapwood_engine.api.engine_port import Engine
+from sapwood_engine.errors import SapwoodError
 from sapwood_engine.service.generation import Generation, TextDelta
 
 T = TypeVar("T")
@@ -41,6 +42,8 @@ class DeltaFeed:
                     self._news.set()
         except Exception as error:
             self._failure = self._failure or error
+            if generation.trace is not None and isinstance(error, SapwoodError):
+                generation.trace.failed(error)
         finally:
             self._num_open -= 1
             self._news.set()

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Literal, Protocol
 
-from sapwood_contract.http import EngineState, KvEvents, LoadSnapshot
+from sapwood_contract.http import EngineState, KvEvents, LoadSnapshot, RequestList
 from sapwood_engine.checkpoint.sampling_defaults import SamplingDefaults
 from sapwood_engine.core.ports import Capacity
 from sapwood_engine.service.generation import Generation, TextDelta
+from sapwood_metrics.exposition import Scraped
 
 
 class Tokenizer(Protocol):
@@ -99,4 +100,14 @@ class Engine(Protocol):
         """Take no new requests; return when the running ones have ended, or at the deadline; None: the engine's own."""
         ...
 
-    def render_metrics(self) -> bytes: ...
+    def requests(self, max_ended: int) -> RequestList:
+        """Return the calls that wait or run, and the ``max_ended`` that ended last."""
+        ...
+
+    def count_call(self, status: int) -> None:
+        """Note that a call of the OpenAI API has ended, as `contract.metrics.HTTP_CODES` says."""
+        ...
+
+    def render_metrics(self, accept: str) -> Scraped:
+        """Return the metrics in the form that an Accept header of ``accept`` asks for."""
+        ...

@@ -28,6 +28,11 @@ INTERNAL_ERROR = ErrorAnswer(
     ErrorDetail("The server failed on this request; its log says why.", "server_error", None, "internal_error")
 )
 
+CLIENT_CLOSED_REQUEST = 499
+"""nginx's status for a client that left; nobody reads it, but metrics and logs do."""
+OUTCOME = "outcome"
+"""Key in a scope's state: the status that a call counts as where it is not that of its answer, which had begun."""
+
 _PRIVATE_FIELDS = frozenset(
     {
         *("messages", "prompt", "suffix", "stop", "chat_template_kwargs", "tools", "functions", "metadata"),
@@ -152,7 +157,7 @@ def _shown(path: Sequence[str], value: object, *, is_read: bool) -> object:
 async def _on_known(request: Request, error: Exception) -> Response:
     assert isinstance(error, SapwoodError)
     if not isinstance(error, RequestError):
-        log.error("request failed: %s", error, extra={"path": request.url.path})
+        log.error("request failed: %s", error, extra={"path": request.scope["route"].path})
     return error_response(error)
 
 

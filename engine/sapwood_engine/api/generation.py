@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from sapwood_engine.api.access import Trusted
 from sapwood_engine.api.engine_port import Engine
@@ -19,6 +20,9 @@ from sapwood_engine.core.request import Namespace, SamplingParams, StopRules
 from sapwood_engine.errors import ContextLengthExceeded, InvalidField, Loading, ModelNotFound
 from sapwood_engine.service.generation import Generation
 from sapwood_text.sampling_fields import GenerationFields
+
+if TYPE_CHECKING:  # OpenTelemetry's SDK is loaded where traces are kept
+    from sapwood_engine.service.call_trace import CallTrace
 
 _LONG_TEXT_CHARACTERS = 1_024
 """Above it a text is tokenized in a thread, because it would hold up every other stream for a millisecond."""
@@ -51,15 +55,18 @@ class Prompt:
     """How long that took; None likewise."""
 
 
-async def encode(engine: Engine, text: str, *, add_special_tokens: bool) -> Prompt:
-    """Return the prompt that ``text`` is, without holding up the event loop."""
-    begin = time.perf_counter()
+async def encode(engine: Engine, text: str, *, add_special_tokens: bool, trace: CallTrace | None = None) -> Prompt:
+    """Return the prompt that ``text`` is, without holding up the event loop; ``trace``: of the call it is for."""
+    begin = time.monotonic()
     if len(text) <= _LONG_TEXT_CHARACTERS:
         ids = engine.tokenizer.encode(text, add_special_tokens=add_special_tokens)
         await asyncio.sleep(0)  # a call may have a thousand short prompts: others get their turn in between
     else:
         ids = await asyncio.to_thread(engine.tokenizer.encode, text, add_special_tokens=add_special_tokens)
-    return Prompt(ids, text, time.perf_counter() - begin)
+    end = time.monotonic()
+    if trace is not None:
+        trace.tokenized(begin, end)
+    return Prompt(ids, text, end - begin)
 
 
 def check_can_fit(engine: Engine, text: str, field: str) -> None:

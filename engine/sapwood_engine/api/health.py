@@ -45,9 +45,12 @@ async def ready(request: Request) -> Response:
 @router.get(
     METRICS,
     summary="Prometheus metrics",
-    responses={200: {"content": {"text/plain": {}}, "description": "Text format."}},
+    responses={
+        200: {"content": {"text/plain": {}, "application/openmetrics-text": {}}, "description": "As asked for."}
+    },
 )
 async def metrics(request: Request) -> Response:
-    """Return every series in Prometheus's text format."""
+    """Return every series as OpenMetrics where the Accept header names it, else in Prometheus's text format."""
     engine: Engine = request.app.state.engine
-    return Response(engine.render_metrics(), media_type="text/plain; version=0.0.4; charset=utf-8")
+    scraped = engine.render_metrics(request.headers.get("accept", ""))
+    return Response(scraped.body, media_type=scraped.content_type)

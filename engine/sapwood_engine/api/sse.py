@@ -15,7 +15,7 @@ from fastapi import Response
 from starlette.types import Receive, Scope, Send
 
 from sapwood_engine.api.deltas import ClientGone, DeltaFeed, until_gone
-from sapwood_engine.api.errors import INTERNAL_ERROR, error_answer
+from sapwood_engine.api.errors import CLIENT_CLOSED_REQUEST, INTERNAL_ERROR, OUTCOME, error_answer
 from sapwood_engine.errors import SapwoodError
 
 log = logging.getLogger(__name__)
@@ -49,13 +49,14 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            await until_gone(receive, self._send_all(send))
+            await until_gone(receive, self._send_all(scope, send))
         except ClientGone:
-            log.debug("client left a stream", extra={"request_id": scope["state"]["request_id"]})
+            scope["state"][OUTCOME] = CLIENT_CLOSED_REQUEST
+            log.debug("client left a stream")
         finally:
             await self._feed.close()
 
-    async def _send_all(self, send: Send) -> None:
+    async def _send_all(self, scope: Scope, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         try:
             async for batch in self._batches:
@@ -63,8 +64,10 @@ class EventStream(Response):
             last = _DONE
         except SapwoodError as error:
             log.error("stream failed: %s", error)
-            last = event(error_answer(error)[1])
+            scope["state"][OUTCOME], answer = error_answer(error)
+            last = event(answer)
         except Exception:
             log.exception("stream failed on a fault of ours")
+            scope["state"][OUTCOME] = 500
             last = event(INTERNAL_ERROR)
         await send({"type": "http.response.body", "body": last, "more_body": False})

@@ -8,6 +8,8 @@ back, unless it is overdue.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from sapwood_engine.core.admission import SchedulerConfig, shared_whole_page_tokens
 from sapwood_engine.core.keys import TokenKey
 from sapwood_engine.core.ordering import WaitingQueue
@@ -24,7 +26,17 @@ LOOK_UPS_PER_PASS = 16
 class Admitter:
     """Moves sequences from ``queue`` to ``running``."""
 
-    def __init__(self, config: SchedulerConfig, cache: PrefixCache, queue: WaitingQueue, running: RunningSet) -> None:
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        cache: PrefixCache,
+        queue: WaitingQueue,
+        running: RunningSet,
+        *,
+        clock: Callable[[], float],
+    ) -> None:
+        """``clock``: for what is told of an admission; nothing is decided by it."""
+        self._clock = clock
         self._config = config
         self._cache = cache
         self._queue = queue
@@ -56,6 +68,7 @@ class Admitter:
             if num_step_tokens <= 0 or (taken := queue.take()) is None:
                 break
             sequence, overdue = taken
+            began = self._clock()
             key = sequence.key()
             cached = self._look_up(sequence, key)
             queue.note_cached(sequence, cached)
@@ -63,7 +76,7 @@ class Admitter:
                 continue
             opening = self._open(sequence, key, cached)
             if opening is not None:
-                self._start(plan, sequence, key, opening, now)
+                self._start(plan, sequence, key, opening, now=now, began=began)
                 sequence.overdue = overdue
                 num_step_tokens -= sequence.next_chunk(self._config.chunk_tokens)
                 num_admitted += 1
@@ -158,7 +171,11 @@ class Admitter:
         num_pages = sum(len(victim.table.pages) for victim in victims if victim.table)
         return victims if self._suffices(sequence, num_pages) else []
 
-    def _start(self, plan: StepPlan, sequence: Sequence, key: TokenKey, opening: Opening, now: float) -> None:
+    def _start(
+        self, plan: StepPlan, sequence: Sequence, key: TokenKey, opening: Opening, *, now: float, began: float
+    ) -> None:
+        """``began``: when the look into the cache did, by the clock."""
+        admitted_at = self._clock()
         request = sequence.request
         resumed = sequence.num_cached is not None
         self._queue.started(sequence)
@@ -183,7 +200,18 @@ class Admitter:
                 queue_seconds=now - sequence.arrived_at,
                 resumed=resumed,
                 reuse_gap_seconds=() if resumed else opening.reuse_gap_seconds,
+                admitted_at=admitted_at,
+                match_seconds=admitted_at - began,
             )
         )
         if not resumed:
             sequence.num_cached = opening.num_cached
+            if self._cache.miss_ratio is not None:
+                sequence.trail = self._cache.miss_ratio.admitted(
+                    request.namespace,
+                    key,
+                    num_tokens=sequence.num_prompt,
+                    num_cached=opening.num_cached,
+                    most_cached=sequence.reusable_tokens,
+                    is_counted=not request.is_sibling,
+                )

@@ -22,12 +22,14 @@ def find_faults(tree: RadixTree, allocator: PageAllocator, owned: Collection[int
     protected = evictable = num_nodes = num_locked = num_receipts = 0
     unlocked: set[int] = set()
     leaves: set[int] = set()
+    serials: set[int] = set()
     for root in (*tree.roots.values(), *tree.flushed_roots):
         num_receipts += root.lock_ref
         faults.extend(_root_faults(tree, root))
         before = evictable, protected
         for node in iter_nodes(root):
             num_nodes += 1
+            serials.add(node.serial)
             holders.update(node.live_pages())
             faults.extend(f"{fault}, {_name(node)}" for fault in _node_faults(node, tree))
             if node.lock_ref:
@@ -54,6 +56,8 @@ def find_faults(tree: RadixTree, allocator: PageAllocator, owned: Collection[int
     ):
         if counted != found:
             faults.append(f"{counted} {what} are counted but the tree has {found}")
+    if len(serials) != num_nodes or not serials <= set(range(1, tree.num_entered + 1)):
+        faults.append(f"{num_nodes} nodes have {len(serials)} serials, {tree.num_entered} were given")
     faults.extend(_order_faults(tree, unlocked, leaves))
     faults.extend(allocator.check_invariants(set(holders), owned))
     return faults
@@ -155,13 +159,15 @@ def deepest_path(tree: RadixTree) -> int:
     return max((depth for root in tree.roots.values() for _, _, depth in _walk(root)), default=0)
 
 
-def describe_tree(tree: RadixTree, keys: KeyFormat, *, max_nodes: int, token_ids: bool) -> dict[str, Any]:
+def describe_tree(tree: RadixTree, keys: KeyFormat, *, max_nodes: int, token_ids: int) -> dict[str, Any]:
     """Return namespaces and their nodes, nearest to the roots first, at most ``max_nodes`` in all.
 
     ``{"num_nodes", "truncated", "namespaces": [{"namespace": {…}, "kv_tokens", "kv_locked_tokens",
-    "quota_tokens", "nodes": [node, …]}]}``, see `NamespaceUsage`; a node is ``{"id", "parent", "depth",
-    "num_tokens", "num_pages", "num_children", "lock_ref", "hits", "tick", "priority"}``, where ``parent`` is the
-    ``id`` of a node listed before it, None at the top, and ``token_ids`` where asked for.
+    "quota_tokens", "nodes": [node, …]}]}``, see `NamespaceUsage`; a node is ``{"id", "serial", "parent",
+    "depth", "num_tokens", "num_pages", "num_children", "lock_ref", "hits", "tick", "priority"}``, where ``parent`` is
+    the ``id`` of a node listed before it, None at the top. ``id`` is its place in this answer; ``serial`` is its own
+    for as long as it is in the tree, and never another's: at a split the lower part keeps it. ``token_ids``: its first
+    so many are added.
     """
     namespaces = []
     budget = max_nodes
@@ -199,10 +205,11 @@ def _walk(root: Root) -> Iterator[tuple[Node, int | None, int]]:
 
 
 def _describe(
-    node: Node, node_id: int, parent: int | None, depth: int, keys: KeyFormat, *, token_ids: bool
+    node: Node, node_id: int, parent: int | None, depth: int, keys: KeyFormat, *, token_ids: int
 ) -> dict[str, Any]:
     description: dict[str, Any] = {
         "id": node_id,
+        "serial": node.serial,
         "parent": parent,
         "depth": depth,
         "num_tokens": node.num_bytes // keys.unit_bytes,
@@ -214,5 +221,5 @@ def _describe(
         "priority": node.priority,
     }
     if token_ids:
-        description["token_ids"] = keys.token_ids(node.edge[: node.num_bytes])
+        description["token_ids"] = keys.token_ids(node.edge[: min(node.num_bytes, token_ids * keys.unit_bytes)])
     return description

@@ -45,6 +45,11 @@ class PageTable:
         """Every page that the request owns, spares included."""
         return self.pages[self.num_tree_pages :] + self._spare
 
+    @property
+    def is_flushed(self) -> bool:
+        """Whether the namespace was flushed since, so that nothing more of it is kept."""
+        return self._receipt.root.flushed
+
     def grow(self, page: int) -> int:
         """Append a page just allocated; returns its index."""
         self.pages.append(page)

@@ -27,6 +27,7 @@ from sapwood_engine.core.block_log import BlockEvent, BlockLog, stored_blocks
 from sapwood_engine.core.cache_report import NamespaceUsage, deepest_path, describe_tree, find_faults, usage_of
 from sapwood_engine.core.eviction import PolicyName, eviction_order
 from sapwood_engine.core.keys import TOKENS_ONLY, KeyFormat, KeyUnit, TokenKey, token_key
+from sapwood_engine.core.miss_ratio import Curve, MissRatio, no_curve
 from sapwood_engine.core.page_allocator import PageAllocator, Shortfall
 from sapwood_engine.core.quotas import Quotas
 from sapwood_engine.core.radix_node import Node, Root
@@ -121,11 +122,12 @@ class PrefixCache:
         content: bool = False,
         quota_tokens: int | None = None,
         log_blocks: bool = False,
+        mrc_sample_rate: float | None = None,
     ) -> None:
         """``quota_tokens``: of every namespace that `set_quota` names no other for; None: as many as there are.
 
         ``log_blocks``: whether there will be anything in `take_block_events` and `block_snapshot`; keys of another
-        format than `keys.TOKENS_ONLY` have no blocks.
+        format than `keys.TOKENS_ONLY` have no blocks. ``mrc_sample_rate``: see `miss_ratio`; None measures nothing.
         """
         self.num_pages = num_pages
         self.page_size = page_size
@@ -135,6 +137,18 @@ class PrefixCache:
         self._allocator = PageAllocator(num_pages)
         assert not log_blocks or self.keys == TOKENS_ONLY, f"keys of {self.keys} have no blocks"
         self._blocks = BlockLog(page_size * self.keys.unit_bytes) if log_blocks else None
+        self.miss_ratio = (
+            None
+            if mrc_sample_rate is None
+            else MissRatio(
+                num_pages=num_pages,
+                page_size=page_size,
+                token_bytes=self.keys.unit_bytes,
+                sample_rate=mrc_sample_rate,
+                partial_pages=partial_pages,
+            )
+        )
+        """Told of prompts by the scheduler, and of a flush here."""
         order = eviction_order(policy)
         self._tree = RadixTree(
             page_size=page_size,
@@ -307,6 +321,8 @@ class PrefixCache:
         num_tokens = sum(self._tree.flush(root) for root in roots)
         if namespace is None and self._blocks is not None:
             self._blocks.clear()
+        if self.miss_ratio is not None:
+            self.miss_ratio.forget(namespace)
         return self._record(num_tokens, "flush")
 
     def take_evicted(self) -> list[Evicted]:
@@ -358,6 +374,12 @@ class PrefixCache:
     def _enforce_quota(self, root: Root) -> None:
         self._record(self._tree.enforce_quota(root), "capacity")
 
+    def curve(self) -> Curve:
+        """Return the miss-ratio curve, one that says nothing where none is measured."""
+        if self.miss_ratio is None:
+            return no_curve(self.num_pages * self.page_size)
+        return self.miss_ratio.curve()
+
     # --- time
 
     def note_time(self, now: float) -> None:
@@ -401,6 +423,6 @@ class PrefixCache:
         self._tree.depth_mark = deepest_path(self._tree)
         return find_faults(self._tree, self._allocator, owned)
 
-    def snapshot(self, *, max_nodes: int, token_ids: bool = False) -> dict[str, Any]:
+    def snapshot(self, *, max_nodes: int, token_ids: int = 0) -> dict[str, Any]:
         """Return the tree as plain values, for people to look at; see `cache_report.describe_tree`."""
         return describe_tree(self._tree, self.keys, max_nodes=max_nodes, token_ids=token_ids)

@@ -59,6 +59,7 @@ class Node:
         "parent",
         "priority",
         "root",
+        "serial",
         "start",
         "tick",
     )
@@ -82,6 +83,8 @@ class Node:
         self.index: ChildIndex | None = None
         self.lock_ref = 0
         """Receipts at this node or below it."""
+        self.serial = 0
+        """Its number in the tree, given when it enters; 0 of a root."""
         self.tick = 0
         self.created = 0
         self.hits = 0

@@ -86,6 +86,8 @@ class RadixTree:
         self.num_evictable = 0
         self.num_protected = 0
         self.num_nodes = 0
+        self.num_entered = 0
+        """Nodes that ever were: each one's `Node.serial` is this count at its entry, so that none is given twice."""
         self.num_locked_nodes = 0
         self.num_receipts = 0
         self.depth_mark = 0
@@ -339,6 +341,7 @@ class RadixTree:
             if shared == child.num_bytes:
                 self._remove(child)
         node = Node(parent=parent, edge=edge, key=key, pages=pages, start=parent.end)
+        node.serial = self.num_entered = self.num_entered + 1
         node.tick = node.created = self.tick
         node.priority = priority
         _raise_priority(parent, priority)
@@ -362,7 +365,8 @@ class RadixTree:
     def _split(self, node: Node, num_bytes: int) -> Node:
         """Move the first ``num_bytes`` of ``node``'s edge to a new parent and return that.
 
-        ``node`` stays the lower part, so that receipts on it go on covering what they covered.
+        ``node`` stays the lower part and keeps its serial, so that receipts on it go on covering what they covered;
+        the upper part is new.
         """
         num_pages = num_bytes // self.page_bytes
         assert 0 < num_pages < node.num_pages, f"split of {node.num_pages} pages at {num_pages}"
@@ -375,6 +379,7 @@ class RadixTree:
             pages=node.pages[:num_pages],
             start=node.start,
         )
+        upper.serial = self.num_entered = self.num_entered + 1
         upper.lock_ref = node.lock_ref
         upper.tick, upper.created, upper.hits = node.tick, node.created, node.hits
         upper.priority, upper.expires = node.priority, node.expires

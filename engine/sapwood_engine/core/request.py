@@ -104,6 +104,8 @@ class Request:
     pinned, and dropped afterwards unless it is in use; 0 pins nothing."""
     content: tuple[ContentSpan, ...] = ()
     """What of the prompt is not text, in order and without overlap."""
+    is_sibling: bool = False
+    """Another choice of a call whose prompt counts with its first one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,3 +134,5 @@ class TokenOutput:
     """One for each of ``token_ids`` where asked for."""
     prompt_logprobs: tuple[TokenLogprobs, ...] | None = None
     """For prompt tokens 1 … n-1, in the first output, where asked for."""
+    num_chunks: int | None = None
+    """In how many steps the prompt was computed; set in the first output of a request."""

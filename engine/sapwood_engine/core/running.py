@@ -85,7 +85,10 @@ class RunningSet:
         if sequence.num_in_flight:
             return
         assert sequence.table is not None
-        sequence.table.close(sequence.key(sequence.num_computed), pinned_until=sequence.pinned_until)
+        key = sequence.key(sequence.num_computed)
+        if sequence.trail is not None and self._cache.miss_ratio is not None:
+            self._cache.miss_ratio.ended(sequence.trail, b"" if sequence.table.is_flushed else key)
+        sequence.table.close(key, pinned_until=sequence.pinned_until)
         sequence.table = None
         del self.leaving[sequence]
         self.num_changes += 1

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from sapwood_contract.http import LoadSnapshot
@@ -62,7 +63,15 @@ class Scheduler:
     keep nothing and end what others use.
     """
 
-    def __init__(self, config: SchedulerConfig, capacity: Capacity, cache: PrefixCache) -> None:
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        capacity: Capacity,
+        cache: PrefixCache,
+        *,
+        clock: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        """``clock``: tells the times in `step.Admitted`, and decides nothing."""
         self._config = config
         self._capacity = capacity
         self._cache = cache
@@ -72,7 +81,7 @@ class Scheduler:
         self._max_seats = min(config.max_running, capacity.max_seats, self._max_step_tokens)
         self._queue = WaitingQueue(config, first_page_tokens=cache.keys.num_tokens(cache.page_size))
         self._running = RunningSet(self._max_seats, cache, self._queue)
-        self._admitter = Admitter(config, cache, self._queue, self._running)
+        self._admitter = Admitter(config, cache, self._queue, self._running, clock=clock)
         self._sequences: dict[RequestId, Sequence] = {}
         self._in_flight: deque[LaunchedStep] = deque()
         self._costs = StepCosts()
@@ -173,6 +182,7 @@ class Scheduler:
             if num_tokens == 0:
                 continue
             num_keys += chunk_keys(sequence.num_scheduled, num_tokens)
+            sequence.num_chunks += 1
             sequences.append(sequence)
             if add_chunk(plan, sequence, num_tokens):
                 self._running.start_decoding(sequence)
@@ -298,6 +308,7 @@ class Scheduler:
         output = TokenOutput(sequence.request.request_id, (), finish)
         if not sequence.reported:
             output.num_cached_tokens = sequence.num_cached or 0
+            output.num_chunks = sequence.num_chunks
             if sequence.wants_prompt_logprobs and finish != "abort" and finish != "error":
                 output.prompt_logprobs = tuple(sequence.prompt_logprobs)
             sequence.reported = True

@@ -18,6 +18,7 @@ from typing import Literal
 from sapwood_engine.core.keys import TOKENS_ONLY, GrowingKey, KeyFormat, TokenKey
 from sapwood_engine.core.page_table import PageTable
 from sapwood_engine.core.request import Request, TokenLogprobs
+from sapwood_engine.core.reuse_stack import Trail
 
 NO_SEAT = -1
 
@@ -39,6 +40,7 @@ class Sequence:
         "max_output",
         "min_tokens",
         "num_cached",
+        "num_chunks",
         "num_computed",
         "num_in_flight",
         "num_lost",
@@ -56,6 +58,7 @@ class Sequence:
         "stop_ids",
         "table",
         "tokens",
+        "trail",
     )
 
     def __init__(
@@ -96,6 +99,10 @@ class Sequence:
         """Once ended: the time until which what it leaves in the cache is pinned, 0 where it is not."""
         self.num_cached: int | None = None
         """Prompt tokens found in the cache at the first admission."""
+        self.num_chunks = 0
+        """Rows of launched steps that computed more of it than the next token."""
+        self.trail: Trail | None = None
+        """Its first use, where a miss-ratio curve is measured."""
         self.num_lost = 0
         """Tokens that were computed when it was preempted."""
         self.num_preemptions = 0

@@ -81,6 +81,10 @@ class Admitted:
     resumed: bool
     reuse_gap_seconds: tuple[float, ...] = ()
     """A sample: how long the end of what was found had not been used. Empty where nothing was, and on a resumption."""
+    admitted_at: float = 0.0
+    """When it had its seat and its pages, by the scheduler's clock."""
+    match_seconds: float = 0.0
+    """How long it took to find and take what the cache holds of it."""
 
 
 @dataclass(frozen=True, slots=True)

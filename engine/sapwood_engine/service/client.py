@@ -16,9 +16,10 @@ import random
 import time
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from sapwood_contract.http import EngineState, KvEvents, LoadSnapshot
+from sapwood_contract.http import EngineState, KvEvents, LoadSnapshot, RequestList
+from sapwood_contract.launch import MetricsCompatName
 from sapwood_engine.checkpoint.sampling_defaults import OPENAI_DEFAULTS, SamplingDefaults
 from sapwood_engine.core.ports import Capacity
 from sapwood_engine.core.request import Namespace, Request, RequestId
@@ -46,8 +47,13 @@ from sapwood_engine.service.messages import (
     Submit,
     TokenBatch,
 )
-from sapwood_engine.service.metrics import EngineMetrics, RequestTimes
+from sapwood_engine.service.metrics import Ending, EngineMetrics, RequestTimes
+from sapwood_engine.service.recent_requests import Call, RecentRequests
+from sapwood_metrics.exposition import Scraped
 from sapwood_text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:  # OpenTelemetry's SDK is loaded where traces are kept
+    from sapwood_engine.service.call_trace import ChoiceTrace
 
 __all__ = ["EngineClient", "Generation", "TextDelta", "TokenInfo"]
 
@@ -65,6 +71,7 @@ class _Stream:
     """One call being answered."""
 
     generation: Generation
+    call: Call
     queue: asyncio.Queue[TextDelta | SapwoodError] = field(default_factory=asyncio.Queue)
     num_cached_tokens: int | None = None
 
@@ -78,6 +85,7 @@ class _Choice:
     stream: _Stream
     text: ChoiceText
     times: RequestTimes
+    trace: ChoiceTrace | None
 
 
 class EngineClient:
@@ -92,6 +100,7 @@ class EngineClient:
         drain_seconds: float,
         seed: int | None = None,
         on_progress: Callable[[Progress], None] | None = None,
+        metrics_compat: MetricsCompatName = "none",
     ) -> None:
         """``seed``: of the seeds drawn for requests that bring none; None takes one from the system."""
         self.model_name = model_name
@@ -100,8 +109,9 @@ class EngineClient:
         self.facts: dict[str, str] = {}
         self.sampling_defaults = OPENAI_DEFAULTS
         self.load = LoadSnapshot()
-        self.metrics = EngineMetrics(model_name)
+        self.metrics = EngineMetrics(model_name, compat=metrics_compat)
         self._channel = channel
+        self._recent = RecentRequests()
         self.model_revision = ""
         self.kv_events: KvEvents | None = None
         self._max_queued = max_queued
@@ -170,7 +180,7 @@ class EngineClient:
         an answer.
         """
         check_generation(generation, self._open_door())
-        stream = _Stream(generation)
+        stream = _Stream(generation, self._recent.began(generation, time.monotonic()))
         if generation.tokenize_seconds is not None:
             self.metrics.phase("tokenize", generation.tokenize_seconds)
         choices = self._submit(stream)
@@ -223,20 +233,25 @@ class EngineClient:
                 engine_id = RequestId(f"{generation.request_id}#{serial}.{index}")
                 times = RequestTimes(arrived=time.monotonic(), num_prompt_tokens=len(generation.prompt_ids))
                 text = ChoiceText(generation, self.tokenizer)
-                choices.append(_Choice(engine_id, index, stream, text, times))
+                trace = None if generation.trace is None else generation.trace.choice(index, times)
+                choices.append(_Choice(engine_id, index, stream, text, times, trace))
                 self._choices[engine_id] = choices[-1]
+                stream.call.choices.append(times)
                 self._idle.clear()
                 request = _request(generation, namespace, engine_id, (seed + index) % _SEED_VALUES)
+                request = replace(request, is_sibling=index > 0)
                 self._channel.send(Submit(request))
+                self.metrics.submitted(engine_id)
         except BaseException:
             for choice in choices:
                 self._abandon(choice)
+            self._recent.ended(stream.call, "error", time.monotonic())
             raise
         return choices
 
     def _abandon(self, choice: _Choice) -> None:
         """Nobody waits for this choice any more: tell the worker, unless it has ended."""
-        if self._forget(choice):
+        if self._forget(choice, "abort"):
             self.metrics.ended(choice.times, "abort", now=time.monotonic())
             self._tell_abort(choice)
 
@@ -246,8 +261,12 @@ class EngineClient:
             with contextlib.suppress(WorkerDied):
                 self._channel.send(Abort(choice.engine_id))
 
-    def _forget(self, choice: _Choice) -> bool:
+    def _forget(self, choice: _Choice, how: Ending) -> bool:
         known = self._choices.pop(choice.engine_id, None) is not None
+        if known:
+            self._recent.choice_ended(choice.stream.call, how, time.monotonic())
+            if choice.trace is not None:
+                choice.trace.ended(how)
         if not self._choices:
             self._idle.set()
         return known
@@ -279,6 +298,8 @@ class EngineClient:
     def worker_ended(self, exit_code: int | None) -> None:
         """The worker process is gone: every open stream and admin call ends with `WorkerDied`."""
         self._ended, self._exit_code = True, exit_code
+        self.load = LoadSnapshot()
+        self.metrics.worker_ended()
         self._set_state("draining")
         for choice in list(self._choices.values()):
             self._fail(choice, WorkerDied(exit_code), "error")
@@ -294,15 +315,26 @@ class EngineClient:
             choice = self._choices.get(admitted.request_id)
             if choice is not None and not admitted.resumed:
                 choice.times.queue_seconds = admitted.queue_seconds
+                choice.stream.call.admitted(
+                    queue_seconds=admitted.queue_seconds, num_cached_tokens=admitted.num_cached_tokens
+                )
+                if choice.trace is not None:
+                    choice.trace.admitted(admitted)
+        for preempted in batch.preempted:
+            choice = self._choices.get(preempted.request_id)
+            if choice is not None and choice.trace is not None:
+                choice.trace.preempted()
         for delta in batch.deltas:
             choice = self._choices.get(delta.request_id)
             if choice is None:  # its caller has left, or a stop string ended it
                 continue
+            if choice.trace is not None:
+                choice.trace.heard(delta, batch.told_at)
             try:
                 self._deliver(choice, delta)
             except Exception:
                 # A fault of ours in one text is no reason to end the others.
-                _log.exception("delivery failed", extra={"request_id": choice.engine_id})
+                _log.exception("delivery failed", extra={"request_id": choice.stream.generation.request_id})
                 self._tell_abort(choice)
                 self._fail(choice, GenerationFailed("The engine could not write this answer."), "error")
 
@@ -336,19 +368,20 @@ class EngineClient:
         if finish == "abort" or finish == "error":
             self._fail(choice, _failure(delta), finish)
         elif finish is not None:
-            self._forget(choice)
+            self._forget(choice, finish)
             self.metrics.ended(choice.times, finish, now=now)
             if delta.finish is None:
                 self._tell_abort(choice)
 
     def _fail(self, choice: _Choice, error: SapwoodError, reason: Literal["abort", "error"]) -> None:
-        if self._forget(choice):
+        if self._forget(choice, reason):
             self.metrics.ended(choice.times, reason, now=time.monotonic())
             choice.stream.queue.put_nowait(error)
 
     def _receive_refused(self, refused: Refused) -> None:
+        self.metrics.refused(refused.request_id)
         choice = self._choices.get(refused.request_id)
-        if choice is not None and self._forget(choice):
+        if choice is not None and self._forget(choice, "error"):
             choice.stream.queue.put_nowait(self._refusal(refused))
 
     def _refusal(self, refused: Refused) -> SapwoodError:
@@ -428,9 +461,17 @@ class EngineClient:
                 self._tell_abort(choice)
                 self._fail(choice, error, "abort")
 
-    def render_metrics(self) -> bytes:
-        """Return the metrics in Prometheus' text format."""
-        return self.metrics.render()
+    def requests(self, max_ended: int) -> RequestList:
+        """Return the calls that wait or run, and the ``max_ended`` that ended last."""
+        return self._recent.listed(time.monotonic(), max_ended)
+
+    def count_call(self, status: int) -> None:
+        """Note that a call of the OpenAI API has ended, as `contract.metrics.HTTP_CODES` says."""
+        self.metrics.call_ended(status)
+
+    def render_metrics(self, accept: str = "") -> Scraped:
+        """Return the metrics in the form that an Accept header of ``accept`` asks for."""
+        return self.metrics.render(accept)
 
 
 def _request(generation: Generation, namespace: Namespace, engine_id: RequestId, seed: int) -> Request:

@@ -70,6 +70,7 @@ def ready_card(
     seconds: float,
     chat: bool,
     needs_key: bool,
+    has_console: bool = False,
 ) -> str:
     """Return what a person needs to know of an engine that serves, and a command to try it.
 
@@ -79,6 +80,7 @@ def ready_card(
     own = {
         "address": f"{api_url}/v1",
         "admin": admin_url,
+        **({"console": f"{api_url}/ui"} if has_console else {}),
         "model": model,
         "KV cache": f"{kv_tokens:,} tokens in pages of {capacity.page_size}",
         "context": f"{capacity.max_context_tokens:,} tokens",

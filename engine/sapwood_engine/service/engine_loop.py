@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from sapwood_contract.http import LoadSnapshot
 from sapwood_engine.core.admission import Refused as SchedulerRefused
 from sapwood_engine.core.block_log import BlockEvent
+from sapwood_engine.core.miss_ratio import Curve, describe_curve
 from sapwood_engine.core.ports import Executor
 from sapwood_engine.core.prefix_cache import PrefixCache
 from sapwood_engine.core.request import Namespace, Request, RequestId, TokenOutput
@@ -49,6 +50,7 @@ _CHECK_SHARE = 100
 """An integrity check may take one part in this many of the time."""
 _FAULTS_LOGGED = 10
 _CACHE_NODES = 1000
+_CURVE_SECONDS = 1.0
 _STEP_FAILED = "A step of the model failed; this answer is incomplete."
 _NOTHING_TO_DRAW = (
     "No token could be drawn: the model's logits are not finite, or every token is banned; this answer is incomplete."
@@ -113,6 +115,9 @@ class EngineLoop:
         self._in_flight: deque[StepPlan] = deque()
         self._news = _News()
         self._told_load: LoadSnapshot | None = None
+        self._curve_due = clock()
+        self._curve_requests = -1
+        """Requests that the curve had counted when it was last told."""
         self._stopping = False
         self._check_due = clock() + _CHECK_INTERVAL_SECONDS
         self._check_under_load_due = clock() + _CHECK_UNDER_LOAD_SECONDS
@@ -175,7 +180,9 @@ class EngineLoop:
         self._publish_blocks()
         news, load = self._news, self._scheduler.load()
         self._news = _News()
-        if news.deltas or news.events or news.step or news.num_invariant_failures or load != self._told_load:
+        curve = self._curve_to_tell()
+        has_news = news.deltas or news.events or news.step or news.num_invariant_failures or curve is not None
+        if has_news or load != self._told_load:
             self._told_load = load
             self._channel.send(
                 TokenBatch(
@@ -186,11 +193,22 @@ class EngineLoop:
                     preempted=[event for event in news.events if isinstance(event, Preempted)],
                     evicted=[event for event in news.events if isinstance(event, Evicted)],
                     num_invariant_failures=news.num_invariant_failures,
+                    curve=curve,
+                    told_at=self._clock(),
                 )
             )
         # After the batch: whoever got an answer has the load of its turn already.
         for reply in news.replies:
             self._channel.send(reply)
+
+    def _curve_to_tell(self) -> Curve | None:
+        measured, now = self._cache.miss_ratio, self._clock()
+        if measured is None or measured.num_requests == self._curve_requests:
+            return None
+        if now < self._curve_due and self._scheduler.has_work():
+            return None
+        self._curve_due, self._curve_requests = now + _CURVE_SECONDS, measured.num_requests
+        return measured.curve()
 
     def _publish_blocks(self) -> None:
         if self._blocks is not None and (events := self._cache.take_block_events()):
@@ -230,9 +248,10 @@ class EngineLoop:
             case "cache":
                 tree = self._cache.snapshot(
                     max_nodes=call.arguments.get("max_nodes", _CACHE_NODES),
-                    token_ids=call.arguments.get("token_ids", False),
+                    token_ids=call.arguments.get("token_ids", 0),
                 )
-                return {"page_size": self._cache.page_size, "enabled": self._cache.enabled, **tree}
+                curve = describe_curve(self._cache.curve())
+                return {"page_size": self._cache.page_size, "enabled": self._cache.enabled, **tree, "curve": curve}
             case "blocks":
                 if self._blocks is None:
                     return {}
@@ -309,4 +328,5 @@ def _delta(output: TokenOutput, *, error: str | None = None) -> Delta:
         output.logprobs,
         output.prompt_logprobs,
         error if output.finish == "error" else None,
+        output.num_chunks,
     )

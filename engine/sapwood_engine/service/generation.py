@@ -5,7 +5,7 @@ its text.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from sapwood_engine.core.admission import token_limit
 from sapwood_engine.core.ports import Capacity
@@ -14,6 +14,9 @@ from sapwood_engine.core.stops import StopMatcher
 from sapwood_engine.errors import ContextLengthExceeded, InvalidField
 from sapwood_engine.service.messages import Delta
 from sapwood_text.tokenizer import Detokenizer, Tokenizer
+
+if TYPE_CHECKING:  # OpenTelemetry's SDK is loaded where traces are kept
+    from sapwood_engine.service.call_trace import CallTrace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +43,8 @@ class Generation:
     cache_pin_seconds: float = 0.0
     tokenize_seconds: float | None = None
     """How long the caller took to make ``prompt_ids`` of a text; None where it was given ids."""
+    trace: CallTrace | None = None
+    """Of its call; None where that is not traced."""
 
 
 TopToken = tuple[int, str, bytes, float]

@@ -38,6 +38,7 @@ class Addresses:
     api_url: str
     admin_url: str
     needs_key: bool
+    has_console: bool = False
 
 
 class Lifecycle:
@@ -129,6 +130,7 @@ class Lifecycle:
                 seconds=seconds,
                 chat=client.tokenizer.has_chat_template,
                 needs_key=self._addresses.needs_key,
+                has_console=self._addresses.has_console,
             )
         )
         _log.info("ready", extra={"model": client.model_name, "seconds": round(seconds, 3)})

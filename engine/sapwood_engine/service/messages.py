@@ -18,6 +18,7 @@ from typing import Any, Literal
 import msgspec
 
 from sapwood_contract.http import KvEvents, LoadSnapshot
+from sapwood_engine.core.miss_ratio import Curve
 from sapwood_engine.core.ports import Capacity
 from sapwood_engine.core.request import FinishReason, Request, TokenLogprobs
 from sapwood_engine.core.step import Admitted, Evicted, Preempted, StepKind
@@ -93,6 +94,8 @@ class Delta(_Message, frozen=True):
     """For prompt tokens 1 … n-1, in the first delta, where asked for."""
     error: str | None = None
     """A sentence for the client where ``finish`` is ``error``."""
+    num_chunks: int | None = None
+    """In how many steps the prompt was computed; set in the first delta of a request."""
 
 
 class StepStats(_Message, frozen=True):
@@ -113,6 +116,10 @@ class TokenBatch(_Message, frozen=True):
     preempted: list[Preempted] = []
     evicted: list[Evicted] = []
     num_invariant_failures: int = 0
+    curve: Curve | None = None
+    """The miss-ratio curve, where it has changed; once a second at most, and when there is nothing left to do."""
+    told_at: float = 0.0
+    """When the worker said it, by the clock that all processes of a machine share."""
 
 
 class Refused(_Message, frozen=True):

@@ -13,6 +13,7 @@ import logging
 import os
 import shutil
 import socket
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -128,6 +129,7 @@ def build_core(config: EngineConfig, capacity: Capacity) -> tuple[PrefixCache, S
         enabled=config.cache.prefix_cache,
         partial_pages=config.cache.partial_pages,
         log_blocks=config.cache.events_port is not None,
+        mrc_sample_rate=config.cache.mrc_sample_rate if config.cache.miss_ratio_curve else None,
     )
     settings = config.scheduler
     scheduler_config = SchedulerConfig(
@@ -140,4 +142,4 @@ def build_core(config: EngineConfig, capacity: Capacity) -> tuple[PrefixCache, S
         ttft_target_seconds=settings.ttft_target_seconds,
         seed=config.seed or 0,
     )
-    return cache, Scheduler(scheduler_config, capacity, cache)
+    return cache, Scheduler(scheduler_config, capacity, cache, clock=time.monotonic)

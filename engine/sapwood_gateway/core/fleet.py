@@ -45,6 +45,8 @@ class Lease:
     reason: RouteReason
     placed: Placed | None
     """What is to be told to `Fleet.prefixes` of it; None where prefix affinity did not decide."""
+    num_candidates: int
+    """Replicas that could have taken the request."""
 
 
 _CLOSED = Closed()
@@ -120,7 +122,7 @@ class Fleet:
         before = self._circuit(picked.id)
         self._circuits[picked.id] = circuits.after_begin(before)
         self._standings.pop(picked.id, None)
-        return Lease(picked, is_trial=isinstance(before, Open), reason=reason, placed=placed)
+        return Lease(picked, is_trial=isinstance(before, Open), reason=reason, placed=placed, num_candidates=len(fit))
 
     def can_begin(self, key: ServiceKey, model: str, *, now: float) -> bool:
         """Tell whether `begin` would find a replica for a request that has been to none."""

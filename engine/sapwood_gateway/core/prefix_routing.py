@@ -150,6 +150,11 @@ class PrefixRouting:
         """Blocks that replicas are known to hold, each once for each holder."""
         return sum(self._policies[each.cohort].index.num_blocks(id_) for id_, each in self._members.items())
 
+    def num_blocks_of(self, replica_id: str) -> int | None:
+        """Return how many blocks a replica is known to hold; None where it is not weighed."""
+        member = self._members.get(replica_id)
+        return None if member is None else self._policies[member.cohort].index.num_blocks(replica_id)
+
     def check_invariants(self) -> list[str]:
         """Return what is wrong inside, for tests; empty where nothing is."""
         faults = [f"{cohort} has no member" for cohort in self._policies if cohort not in self._cohorts()]

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
+from structlog.contextvars import bound_contextvars
 
 from sapwood_contract.http import LIVEZ, METRICS, READYZ
 from sapwood_gateway.core.choose import models_of
@@ -17,6 +18,7 @@ from sapwood_gateway.core.fleet import Fleet
 from sapwood_gateway.shell import openai
 from sapwood_gateway.shell.auth import Auth
 from sapwood_gateway.shell.call import REQUEST_ID_KEY
+from sapwood_gateway.shell.console import Console
 from sapwood_gateway.shell.headers import REQUEST_ID, sane_request_id
 from sapwood_gateway.shell.limiter import RATE_HEADERS_KEY
 from sapwood_gateway.shell.metrics import GatewayMetrics
@@ -54,14 +56,18 @@ class Traffic:
         await self._idle.wait()
 
 
-def build_app(fleet: Fleet, proxy: Proxy, *, traffic: Traffic, auth: Auth) -> web.Application:
-    """Return the OpenAI API of all services; ``auth``: that of ``proxy``."""
+def build_app(
+    fleet: Fleet, proxy: Proxy, *, traffic: Traffic, auth: Auth, console: Console | None = None
+) -> web.Application:
+    """Return the OpenAI API of all services; ``auth``: that of ``proxy``; ``console``: None serves none."""
     app = web.Application(middlewares=[_edge(traffic)])
     for path in FORWARDED:
         app.router.add_post(path, proxy.handle)
     models = _Models(fleet, auth, created=int(time.time()))
     app.router.add_get("/v1/models", models.list)
     app.router.add_get("/v1/models/{model:.+}", models.show)
+    if console is not None:
+        console.add_to(app)
 
     async def before_headers(request: web.Request, response: web.StreamResponse) -> None:
         response.headers.popall("Server", None)
@@ -85,8 +91,9 @@ def build_admin_app(metrics: GatewayMetrics, *, traffic: Traffic, is_discovered:
     async def ready(_: web.Request) -> web.Response:
         return openai.json_response({"state": state()}, status=200 if state() == "ready" else 503)
 
-    async def show_metrics(_: web.Request) -> web.Response:
-        return web.Response(body=metrics.render(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
+    async def show_metrics(request: web.Request) -> web.Response:
+        scraped = metrics.render(request.headers.get("Accept", ""))
+        return web.Response(body=scraped.body, headers={"Content-Type": scraped.content_type})
 
     def state() -> str:
         if traffic.is_draining:
@@ -124,24 +131,30 @@ def _edge(traffic: Traffic) -> Middleware:
 
     @web.middleware
     async def edge(request: web.Request, handler: Handler) -> web.StreamResponse:
-        request[REQUEST_ID_KEY] = sane_request_id(request.headers.get(REQUEST_ID))
+        request_id = request[REQUEST_ID_KEY] = sane_request_id(request.headers.get(REQUEST_ID))
         traffic.enter()
         try:
-            return await handler(request)
-        except openai.GatewayError as error:
-            return openai.error_response(error)
-        except web.HTTPException as error:
-            answer = openai.error_response(_of_http(request, error))
-            if "Allow" in error.headers:
-                answer.headers["Allow"] = error.headers["Allow"]
-            return answer
-        except Exception:
-            _log.exception("unhandled fault", extra={"request_id": request[REQUEST_ID_KEY]})
-            return openai.error_response(openai.INTERNAL_ERROR)
+            with bound_contextvars(request_id=request_id):
+                return await _answer(request, handler)
         finally:
             traffic.leave()
 
     return edge
+
+
+async def _answer(request: web.Request, handler: Handler) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except openai.GatewayError as error:
+        return openai.error_response(error)
+    except web.HTTPException as error:
+        answer = openai.error_response(_of_http(request, error))
+        if "Allow" in error.headers:
+            answer.headers["Allow"] = error.headers["Allow"]
+        return answer
+    except Exception:
+        _log.exception("unhandled fault")
+        return openai.error_response(openai.INTERNAL_ERROR)
 
 
 def _of_http(request: web.Request, error: web.HTTPException) -> openai.BadRequest:

@@ -17,9 +17,12 @@ from sapwood_gateway.core.routes import Service
 from sapwood_gateway.core.tenants import ANONYMOUS, Tenant
 from sapwood_gateway.shell.auth import NO_PASSPORT, Auth, Passport
 from sapwood_gateway.shell.openai import BadRequest
+from sapwood_gateway.shell.route_trace import RouteTrace
 
 REQUEST_ID_KEY = web.RequestKey("request_id", str)
 """Set for every request before its handler runs."""
+TRACE_KEY = web.RequestKey[RouteTrace]("trace", object)  # type: ignore[arg-type]  # a protocol is no class to check
+"""Set where a request's handling begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,11 @@ class Call:
     def request_id(self) -> str:
         """The id in the headers and logs of gateway and engine."""
         return self.request[REQUEST_ID_KEY]
+
+    @property
+    def trace(self) -> RouteTrace:
+        """Who is told of its way."""
+        return self.request[TRACE_KEY]
 
 
 class _Body(msgspec.Struct):

@@ -53,6 +53,20 @@ def read_secrets(secret_file: Path | None, engine_credential_file: Path | None) 
     return Secrets(installation, listed)
 
 
+def read_admin_keys(path: Path | None) -> frozenset[str]:
+    """Return the keys of ``--admin-key-file``, one a line; none without a file. Raises `UnusableSecret`."""
+    if path is None:
+        return frozenset()
+    option = "--admin-key-file"
+    content = _read(option, path)
+    if not content.isascii():
+        raise UnusableSecret(f"{option}: {str(path)!r} cannot be used: a key in it is not printable ASCII; change it")
+    keys = frozenset(line.strip() for line in content.decode("ascii").splitlines()) - {""}
+    if not keys or not all(key.isprintable() for key in keys):
+        raise UnusableSecret(f"{option}: {str(path)!r} cannot be used: it holds no key, or one that is not printable")
+    return keys
+
+
 def _read(option: str, path: Path) -> bytes:
     try:
         with path.open("rb") as file:

@@ -34,17 +34,22 @@ _REQUEST_ONLY = frozenset({"host", "content-length", "expect", REQUEST_ID.lower(
 """Set anew for the engine: its own name, the length of the body as it is sent; the gateway has said 100 itself. And
 what no client may say."""
 _KEY = frozenset({"authorization"})
+_TRACE = frozenset({"traceparent", "tracestate"})
 EVENT_STREAM = "text/event-stream"
 
 
-def for_engine(headers: CIMultiDictProxy[str], request_id: str, ours: Mapping[str, str]) -> CIMultiDict[str]:
+def for_engine(
+    headers: CIMultiDictProxy[str], request_id: str, ours: Mapping[str, str], trace: Mapping[str, str]
+) -> CIMultiDict[str]:
     """Return the headers of a client's request as the engine gets them.
 
     ``ours``: what only the gateway may say. Where it says something, the client's key is the gateway's alone.
+    ``trace``: whose trace it is, instead of what the client says; empty: what the client says.
     """
-    kept = _without(headers, _REQUEST_ONLY | (_KEY if ours else frozenset()))
+    kept = _without(headers, _REQUEST_ONLY | (_KEY if ours else frozenset()) | (_TRACE if trace else frozenset()))
     kept[REQUEST_ID] = request_id
     kept.update(ours)
+    kept.update(trace)
     return kept
 
 

@@ -10,32 +10,23 @@ from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from typing import Literal
 
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
-    Info,
-    disable_created_metrics,
-    generate_latest,
-)
-
 from sapwood_contract.metrics import (
-    BY_NAME,
     GATEWAY_ATTEMPT_FAILURES,
-    GATEWAY_CODES,
     GATEWAY_EVENT_GAPS,
     GATEWAY_PREDICTIONS,
     GATEWAY_REJECTIONS,
     GATEWAY_REPLICA_STATES,
     GATEWAY_ROUTES,
     GATEWAY_UNREAD,
+    HTTP_CODES,
 )
 from sapwood_gateway.core.balance import Fitness
 from sapwood_gateway.core.fleet import RouteReason
 from sapwood_gateway.core.recent_greatest import RecentGreatest
 from sapwood_gateway.shell.kv_events import EventGap
 from sapwood_gateway.shell.prompts import Unread
+from sapwood_metrics.exposition import Scraped
+from sapwood_metrics.registry import Registry
 
 AttemptFailure = Literal["connect", "broken", "timeout", "busy", "unavailable", "cut"]
 Rejection = Literal["rate", "quota", "overload", "auth"]
@@ -59,31 +50,29 @@ class GatewayMetrics:
         """All asked at each scrape; ``census``: replicas by state, ``num_running``: requests on their way,
         ``num_queued``: requests that wait, by service, ``num_blocks``: blocks that replicas are known to hold.
         """
-        disable_created_metrics()  # type: ignore[no-untyped-call]  # the library has no annotations
-        self._registry = CollectorRegistry()
+        self._registry = Registry()
         self._census = census
         self._num_queued = num_queued
-        self._requests = self._counter("sapwood_gateway_requests_total")
-        self._routes = self._counter("sapwood_gateway_route_total")
-        self._unread = self._counter("sapwood_gateway_unread_prompts_total")
-        self._predicted = self._counter("sapwood_gateway_predicted_match_tokens_total")
-        self._actual = self._counter("sapwood_gateway_actual_match_tokens_total")
-        self._predictions = self._counter("sapwood_gateway_match_predictions_total")
+        self._requests = self._registry.counter("sapwood_gateway_requests_total")
+        self._routes = self._registry.counter("sapwood_gateway_route_total")
+        self._unread = self._registry.counter("sapwood_gateway_unread_prompts_total")
+        self._predicted = self._registry.counter("sapwood_gateway_predicted_match_tokens_total")
+        self._actual = self._registry.counter("sapwood_gateway_actual_match_tokens_total")
+        self._predictions = self._registry.counter("sapwood_gateway_match_predictions_total")
         self._lag = RecentGreatest(_LAG_SECONDS)
-        self._gauge("sapwood_gateway_event_lag_seconds").set_function(lambda: self._lag.at(time.monotonic()))
-        self._rejected = self._counter("sapwood_gateway_rejected_total")
-        self._store_failures = self._counter("sapwood_gateway_quota_store_failures_total")
-        self._queued = self._gauge("sapwood_gateway_queued_requests")
-        self._queue_time = self._histogram("sapwood_gateway_queue_time_seconds")
-        self._gaps = self._counter("sapwood_gateway_event_gaps_total")
-        self._gauge("sapwood_gateway_index_blocks").set_function(num_blocks)
-        self._failures = self._counter("sapwood_gateway_attempt_failures_total")
-        self._discovery_failures = self._counter("sapwood_gateway_discovery_failures_total")
-        self._overhead = self._histogram("sapwood_gateway_overhead_seconds")
-        self._gauge("sapwood_gateway_requests_running").set_function(num_running)
-        self._replicas = self._gauge("sapwood_gateway_replicas")
-        info = BY_NAME["sapwood_gateway_build_info"]
-        Info(info.name.removesuffix("_info"), info.help, registry=self._registry).info({"version": version("sapwood")})
+        self._registry.gauge("sapwood_gateway_event_lag_seconds").set_function(lambda: self._lag.at(time.monotonic()))
+        self._rejected = self._registry.counter("sapwood_gateway_rejected_total")
+        self._store_failures = self._registry.counter("sapwood_gateway_quota_store_failures_total")
+        self._queued = self._registry.gauge("sapwood_gateway_queued_requests")
+        self._queue_time = self._registry.histogram("sapwood_gateway_queue_time_seconds")
+        self._gaps = self._registry.counter("sapwood_gateway_event_gaps_total")
+        self._registry.gauge("sapwood_gateway_index_blocks").set_function(num_blocks)
+        self._failures = self._registry.counter("sapwood_gateway_attempt_failures_total")
+        self._discovery_failures = self._registry.counter("sapwood_gateway_discovery_failures_total")
+        self._overhead = self._registry.histogram("sapwood_gateway_overhead_seconds")
+        self._registry.gauge("sapwood_gateway_requests_running").set_function(num_running)
+        self._replicas = self._registry.gauge("sapwood_gateway_replicas")
+        self._registry.info("sapwood_gateway_build_info").info({"version": version("sapwood")})
         # A rate is right from the first increment on only where the series began at 0.
         for counter, values in (
             (self._routes, GATEWAY_ROUTES),
@@ -96,14 +85,14 @@ class GatewayMetrics:
             for value in values:
                 counter.labels(value)
 
-    def answered(self, model: str, code: str) -> None:
-        """A request has ended with ``code``; ``model`` is empty where it named none that is served."""
-        self._requests.labels(model, code if code in GATEWAY_CODES else "other").inc()
+    def answered(self, service: str, model: str, code: str) -> None:
+        """A request has ended with ``code``; ``service`` and ``model`` are empty where it named none that is served."""
+        self._requests.labels(service, model, code if code in HTTP_CODES else "other").inc()
 
-    def sent(self, reason: RouteReason, overhead_seconds: float) -> None:
-        """A request leaves for its first replica, so long after it was read."""
+    def sent(self, reason: RouteReason, overhead_seconds: float, *, exemplar: Mapping[str, str]) -> None:
+        """A request leaves for its first replica, so long after it was read; ``exemplar``: names its trace, if kept."""
         self._routes.labels(reason).inc()
-        self._overhead.observe(overhead_seconds)
+        self._overhead.observe(overhead_seconds, exemplar)
 
     def not_weighed(self, reason: Unread) -> None:
         """Prefix affinity was to decide, and could not."""
@@ -148,8 +137,8 @@ class GatewayMetrics:
         """The cluster's API could not be asked, or a watch broke."""
         self._discovery_failures.inc()
 
-    def render(self) -> bytes:
-        """Return every series in Prometheus' text format."""
+    def render(self, accept: str = "") -> Scraped:
+        """Return every series, in the form that an Accept header of ``accept`` asks for; called from one thread."""
         for state in GATEWAY_REPLICA_STATES:
             self._replicas.labels(state).set(0)
         for state, num in self._census().items():
@@ -157,16 +146,4 @@ class GatewayMetrics:
         self._queued.clear()
         for service, num in self._num_queued().items():
             self._queued.labels(service).set(num)
-        return generate_latest(self._registry)
-
-    def _counter(self, name: str) -> Counter:
-        series = BY_NAME[name]
-        return Counter(series.name, series.help, series.labels, registry=self._registry)
-
-    def _histogram(self, name: str) -> Histogram:
-        series = BY_NAME[name]
-        return Histogram(series.name, series.help, buckets=series.buckets, registry=self._registry)
-
-    def _gauge(self, name: str) -> Gauge:
-        series = BY_NAME[name]
-        return Gauge(series.name, series.help, series.labels, registry=self._registry)
+        return self._registry.render(accept)

@@ -6,9 +6,11 @@ import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
 from yarl import URL
 
+from sapwood_contract.launch import ConsoleName
 from sapwood_contract.routing import CacheSharing, RoutingPolicy
 from sapwood_gateway.core.listed_engines import QueueLimits
 from sapwood_gateway.core.quotas import WhenUnknown
@@ -48,6 +50,9 @@ class GatewayOptions:
     tenants: Path | None
     secret_file: Path | None
     engine_credential_file: Path | None
+    admin_key_file: Path | None
+    """None: nobody is asked for an admin key."""
+    console: ConsoleName
     cache_sharing: CacheSharing
     """Of ``engines``; a service of the cluster has its own."""
     policy: RoutingPolicy
@@ -69,6 +74,9 @@ class GatewayOptions:
     first_byte_timeout_seconds: float | None
     load_interval_seconds: float
     drain_seconds: float
+    otlp_endpoint: str | None
+    """None: no traces are kept."""
+    trace_sampling_ratio: float
     log_level: str
 
 
@@ -112,6 +120,8 @@ def parse(argv: Sequence[str]) -> GatewayOptions:
         tenants=given.tenants,
         secret_file=given.secret_file,
         engine_credential_file=given.engine_credential_file,
+        admin_key_file=given.admin_key_file,
+        console=given.console,
         cache_sharing=CACHE_SHARING[given.cache_sharing or "tenant"],
         policy=POLICIES[given.policy or "least-load"],
         queue=QueueLimits(given.queue_max_requests or 0, given.queue_max_wait_seconds or 30.0),
@@ -128,6 +138,8 @@ def parse(argv: Sequence[str]) -> GatewayOptions:
         first_byte_timeout_seconds=given.first_byte_timeout_seconds,
         load_interval_seconds=given.load_interval_seconds,
         drain_seconds=given.drain_seconds,
+        otlp_endpoint=given.otlp_endpoint,
+        trace_sampling_ratio=given.trace_sampling_ratio,
         log_level=given.log_level,
     )
 
@@ -180,6 +192,19 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         metavar="PATH",
         help="by what listed engines know the gateway: the file of their --gateway-credential-file",
+    )
+    add(
+        "--console",
+        choices=get_args(ConsoleName),
+        default="auto",
+        help="serve the console at /ui of the OpenAI API's port; auto: where --host is this machine alone",
+    )
+    add(
+        "--admin-key-file",
+        type=Path,
+        metavar="PATH",
+        help="keys, one a line, any of which opens the console's data; without it they are open, or closed where a "
+        "service asks for API keys",
     )
     add(
         "--policy",
@@ -248,6 +273,18 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--load-interval-seconds", type=_seconds, default=1.0, help="pause between two looks at the replicas' load")
     add("--drain-seconds", type=_seconds, default=30.0, help="after SIGTERM, how long running requests may go on")
+    add(
+        "--otlp-endpoint",
+        type=_receiver,
+        metavar="URL",
+        help="address of an OTLP receiver over HTTP, such as http://127.0.0.1:4318, where traces go; not given: none",
+    )
+    add(
+        "--trace-sampling-ratio",
+        type=_share,
+        default=0.01,
+        help="share of the requests without a trace of their own that are traced; a caller's own decision comes first",
+    )
     add("--log-level", choices=("debug", "info", "warning", "error"), default="info", help="least severe line written")
     return parser
 
@@ -271,6 +308,23 @@ def _seconds(text: str) -> float:
     if not 0 < number < float("inf"):
         raise argparse.ArgumentTypeError(f"{text} cannot be used: take a number of seconds above 0")
     return number
+
+
+def _share(text: str) -> float:
+    number = float(text)
+    if not 0 <= number <= 1:
+        raise argparse.ArgumentTypeError(f"{text} cannot be used: take a share from 0 to 1")
+    return number
+
+
+def _receiver(text: str) -> str:
+    try:
+        url = URL(text)
+        if url.scheme in ("http", "https") and url.host and not url.query_string:
+            return text
+    except ValueError:
+        pass
+    raise argparse.ArgumentTypeError(f"{text!r} is not an address such as http://127.0.0.1:4318")
 
 
 def _quota_store(text: str) -> str | None:

@@ -17,6 +17,7 @@ from itertools import count
 
 import aiohttp
 from aiohttp import web
+from structlog.contextvars import bound_contextvars
 
 from sapwood_gateway.core import retry
 from sapwood_gateway.core.balance import NoReplica
@@ -26,10 +27,11 @@ from sapwood_gateway.core.routes import Replica
 from sapwood_gateway.shell import headers, openai
 from sapwood_gateway.shell.auth import Auth
 from sapwood_gateway.shell.body import Bodies, BodyLimits
-from sapwood_gateway.shell.call import REQUEST_ID_KEY, Call, call_of
+from sapwood_gateway.shell.call import REQUEST_ID_KEY, TRACE_KEY, Call, call_of
 from sapwood_gateway.shell.limiter import Limiter
 from sapwood_gateway.shell.metrics import AttemptFailure, GatewayMetrics
 from sapwood_gateway.shell.prompts import Prompts
+from sapwood_gateway.shell.route_trace import RouteTrace, RouteTraces
 from sapwood_gateway.shell.upstream import Answering, Failed, Refused, UpstreamEnded, next_piece, send
 from sapwood_gateway.shell.usage import Meter, usage_of
 from sapwood_gateway.shell.waiting import Waiting
@@ -42,6 +44,8 @@ _FAILURES: dict[str, tuple[int, str, str]] = {
     "timeout": (504, "did not begin to answer in time", "upstream_timeout"),
 }
 """Why the last attempt failed -> status, words, code."""
+_DONE = b"data: [DONE]"
+"""The last event of a stream that ended well."""
 _Reply = tuple[web.StreamResponse, str]
 """The answer, and the code that it counts as: 499 where the client has gone."""
 
@@ -72,9 +76,11 @@ class Proxy:
         metrics: GatewayMetrics,
         settings: ProxySettings,
         draw: Callable[[], float],
+        traces: RouteTraces,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``draw``: a number from [0, 1), for jitter."""
+        self._traces = traces
         self._fleet = fleet
         self._session = session
         self._auth = auth
@@ -99,24 +105,32 @@ class Proxy:
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Answer one request; raises `GatewayError` before the answer begins, never after."""
         begin = self._clock()
-        model, code = "", "499"  # what is left where the handler is cancelled, because its client has gone
+        trace = request[TRACE_KEY] = self._traces.begin(request, request[REQUEST_ID_KEY])
+        with bound_contextvars(**trace.log_fields) if trace.log_fields else contextlib.nullcontext():
+            return await self._handle(request, trace, begin)
+
+    async def _handle(self, request: web.Request, trace: RouteTrace, begin: float) -> web.StreamResponse:
+        service, model, code = "", "", "499"  # what is left where the handler is cancelled, because its client has gone
         try:
             caller = self._auth.caller(request, self._fleet.routes)
             async with self._until_cut(), self._bodies.held(request) as body:
                 call = call_of(request, body, caller, self._auth)
-                model = call.model
+                service, model = str(call.service.key), call.model
                 async with self._limiter.charged(call) as meter:
                     response, code = await self._forward(call, meter)
                 return response
         except (openai.GatewayError, web.HTTPException) as error:
             code = str(error.status)
             raise
+        except Exception:
+            code = "500"
+            raise
         finally:
-            self._metrics.answered(model, code)
+            self._metrics.answered(service, model, code)
+            trace.ended(service=service, model=model, code=code)
             _log.info(
                 "request",
                 extra={
-                    "request_id": request[REQUEST_ID_KEY],
                     "path": request.path,
                     "model": model,
                     "code": code,
@@ -143,7 +157,8 @@ class Proxy:
             call, self._fleet.prefixes.namings(call.service.key), tenant=call.passport.cache_tenant
         )
         lease, waited_seconds = await self.waiting.begin(call, read.prompts)
-        self._metrics.sent(lease.reason, self._clock() - begin - waited_seconds)
+        self._metrics.sent(lease.reason, self._clock() - begin - waited_seconds, exemplar=call.trace.exemplar)
+        call.trace.placed(lease, waited_seconds=waited_seconds)
         if call.service.policy == "PrefixAffinity" and lease.placed is None:
             self._metrics.not_weighed(read.unread or "unnamed")
         tried: set[str] = set()
@@ -152,17 +167,10 @@ class Proxy:
             tried.add(lease.replica.id)
             with self._held(lease):
                 await asyncio.sleep(delay_seconds)
-                sent_at = self._clock()
-                meter.sent()
-                outcome = await self._send(call, lease.replica)
-                if isinstance(outcome, Answering):
-                    if lease.placed is not None and headers.is_event_stream(outcome.response.headers):
-                        self._fleet.prefixes.began(lease.placed, self._clock() - sent_at)
-                    return await self._relay(call, lease, outcome, meter)
-                last = outcome
-                if last != Failed("timeout"):
-                    meter.refused()
-                self._failed(call, lease.replica, last)
+                outcome = await self._attempt(call, lease, meter)
+            if isinstance(outcome, tuple):
+                return outcome
+            last = outcome
             step = retry.after(num_attempts, jitter=self._draw(), settings=self._settings.retry)
             if isinstance(step, GiveUp):
                 break
@@ -174,6 +182,23 @@ class Proxy:
                 break
             lease = another
         return self._last_word(call, last)
+
+    async def _attempt(self, call: Call, lease: Lease, meter: Meter) -> _Reply | Refused | Failed:
+        """Send a request to one replica and pass its answer on; return why there is none to pass on, else."""
+        with call.trace.attempt(lease.replica, call.request.path):
+            sent_at = self._clock()
+            meter.sent()
+            outcome = await self._send(call, lease.replica)
+            if isinstance(outcome, Answering):
+                if lease.placed is not None and headers.is_event_stream(outcome.response.headers):
+                    self._fleet.prefixes.began(lease.placed, self._clock() - sent_at)
+                reply = await self._relay(call, lease, outcome, meter)
+                call.trace.answered(outcome.response.status, reply[1])
+                return reply
+            if outcome != Failed("timeout"):
+                meter.refused()
+            self._failed(call, lease.replica, outcome)
+            return outcome
 
     async def _send(self, call: Call, replica: Replica) -> Answering | Refused | Failed:
         return await send(
@@ -207,15 +232,20 @@ class Proxy:
             self._fleet.failed(replica.id, now=self._clock())
             self._note_failure(call, replica, "cut")
             await _end_early(call, response, openai.CUT_SHORT if is_stream else None, meter.tail)
+            return response, str(openai.CUT_SHORT.status)
         except asyncio.CancelledError:
             if not self._is_cut or not response.prepared:
                 raise
-            await _end_early(call, response, openai.gateway_stops() if is_stream else None, meter.tail)
+            stops = openai.gateway_stops()
+            await _end_early(call, response, stops if is_stream else None, meter.tail)
+            return response, str(stops.status)
         except ConnectionResetError:
             return response, "499"
         finally:
             upstream.close()
-        return response, str(upstream.status)
+        # An engine that fails after the first byte ends its stream with an error event instead.
+        is_whole = not is_stream or _DONE in meter.tail
+        return response, str(upstream.status if is_whole else 500)
 
     def _last_word(self, call: Call, last: Refused | Failed) -> _Reply:
         """No further attempt: the last replica's answer, or why there is none."""
@@ -255,20 +285,17 @@ class Proxy:
         if isinstance(outcome, Refused):
             self._answered(replica, outcome.status)
             self._note_failure(call, replica, "busy" if outcome.status == 429 else "unavailable")
+            call.trace.answered(outcome.status, str(outcome.status))
         else:
             self._fleet.failed(replica.id, now=self._clock())
             self._note_failure(call, replica, outcome.reason)
 
     def _note_failure(self, call: Call, replica: Replica, reason: AttemptFailure) -> None:
         self._metrics.attempt_failed(reason)
+        call.trace.attempt_failed(reason)
         _log.warning(
             "a replica did not answer" if reason != "cut" else "an answer broke off",
-            extra={
-                "request_id": call.request_id,
-                "service": str(call.service.key),
-                "replica": replica.name,
-                "reason": reason,
-            },
+            extra={"service": str(call.service.key), "replica": replica.name, "reason": reason},
         )
 
 

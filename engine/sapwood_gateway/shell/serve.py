@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import logging
 import random
 import socket
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from importlib.metadata import version
 from itertools import islice
 
 import aiohttp
 from aiohttp import web
 
 from sapwood_contract.http import EngineLoad
+from sapwood_contract.launch import ConsoleName
 from sapwood_gateway.core.balance import Report
 from sapwood_gateway.core.block_names import facts_of
 from sapwood_gateway.core.circuit import CircuitSettings
@@ -31,6 +34,7 @@ from sapwood_gateway.core.routes import Replica
 from sapwood_gateway.shell.app import Traffic, build_admin_app, build_app
 from sapwood_gateway.shell.auth import Auth
 from sapwood_gateway.shell.body import BodyLimits
+from sapwood_gateway.shell.console import Console
 from sapwood_gateway.shell.credentials import Credentials, Shown
 from sapwood_gateway.shell.discovery.cluster import Api, ClusterDiscovery
 from sapwood_gateway.shell.discovery.file import FileDiscovery
@@ -45,6 +49,7 @@ from sapwood_gateway.shell.prompts import Prompts
 from sapwood_gateway.shell.proxy import Proxy, ProxySettings
 from sapwood_gateway.shell.quota_store import LocalQuotaStore, SharedQuotaStore
 from sapwood_gateway.shell.reading_process import ReadingProcess
+from sapwood_gateway.shell.route_trace import NoTraces, RouteTraces
 from sapwood_gateway.shell.server import Runner
 from sapwood_gateway.shell.tenancy import Trust, listed_tenancy
 from sapwood_gateway.shell.tokenizers import Tokenizers
@@ -91,6 +96,7 @@ async def run_gateway(options: GatewayOptions, ports: Ports, cluster: Api | None
         new_session(options.connect_timeout_seconds) as session,
         contextlib.aclosing(ReadingProcess()) as reading,
         _limiting(options, metrics, ending) as limiter,
+        _tracing(options, ports) as traces,
     ):
         tokenizers = Tokenizers(session, reading, shown=credentials.shown_to)
         prompts = Prompts(reading, patience_seconds=options.prompt_patience_seconds)
@@ -103,8 +109,12 @@ async def run_gateway(options: GatewayOptions, ports: Ports, cluster: Api | None
             metrics=metrics,
             settings=_proxy_settings(options),
             draw=draw.random,
+            traces=traces,
         )
-        api = build_app(fleet, proxy, traffic=traffic, auth=auth)
+        console = None
+        if is_console_on(options.console, ports.api):
+            console = Console(fleet, session, shown=credentials.shown_to, admin_keys=trust.admin_keys)
+        api = build_app(fleet, proxy, traffic=traffic, auth=auth, console=console)
         idle_seconds = options.idle_timeout_seconds
         async with _discovering(
             options, fleet, session, credentials.shown_to, tokenizers, metrics, cluster, trust, ending
@@ -122,6 +132,31 @@ async def run_gateway(options: GatewayOptions, ports: Ports, cluster: Api | None
                 await _drain(traffic, proxy, options.drain_seconds)
         prompts.close()
     return ending.exit_code
+
+
+@contextlib.asynccontextmanager
+async def _tracing(options: GatewayOptions, ports: Ports) -> AsyncIterator[RouteTraces]:
+    """Keep traces for so long, where they have somewhere to go; what is left then is sent, for a bounded time."""
+    if options.otlp_endpoint is None:
+        yield NoTraces()
+        return
+    # Loaded where it has something to do.
+    from sapwood_gateway.shell.route_spans import SpannedRoutes  # noqa: PLC0415
+    from sapwood_tracing.setup import Tracing, TracingSettings  # noqa: PLC0415
+
+    tracing = Tracing(
+        TracingSettings(
+            endpoint=options.otlp_endpoint,
+            sampling_ratio=options.trace_sampling_ratio,
+            service_name="sapwood-gateway",
+            service_version=version("sapwood"),
+            instance_id=f"{socket.gethostname()}:{ports.api.getsockname()[1]}",
+        )
+    )
+    try:
+        yield SpannedRoutes(tracing)
+    finally:
+        await asyncio.to_thread(tracing.close)
 
 
 @contextlib.asynccontextmanager
@@ -228,6 +263,12 @@ async def _discovering(
         await asyncio.gather(*looking, return_exceptions=True)
         await follower.close()
         await tokenizers.close()
+
+
+def is_console_on(name: ConsoleName, listening: socket.socket) -> bool:
+    """Whether ``--console`` wants the page on a port: ``auto`` where this machine alone reaches it."""
+    host = str(listening.getsockname()[0]).partition("%")[0]
+    return name == "on" or (name == "auto" and ipaddress.ip_address(host).is_loopback)
 
 
 def report_of(said: EngineLoad, *, num_own: int) -> Report:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from sapwood_gateway.core.file_objects import DEFAULT_NAMESPACE
 from sapwood_gateway.core.listed_engines import NAMESPACE, OPEN, Tenancy
-from sapwood_gateway.shell.credentials import Secrets, UnusableSecret, read_secrets
+from sapwood_gateway.shell.credentials import Secrets, UnusableSecret, read_admin_keys, read_secrets
 from sapwood_gateway.shell.options import GatewayOptions
 from sapwood_gateway.shell.tenant_sources import TenantDirectory, TenantFile, UnusableTenants
 
@@ -23,24 +23,27 @@ class Trust:
     directory: TenantDirectory = field(default_factory=TenantDirectory)
     file: TenantFile | None = None
     """None: without ``--tenants``."""
+    admin_keys: frozenset[str] = field(default=frozenset(), repr=False)
+    """Of ``--admin-key-file``; empty without it."""
 
 
 def read_trust(options: GatewayOptions) -> Trust:
     """Read all files; raises `UnusableOption`."""
     try:
         secrets = read_secrets(options.secret_file, options.engine_credential_file)
+        admin_keys = read_admin_keys(options.admin_key_file)
     except UnusableSecret as error:
         raise UnusableOption(str(error)) from None
     directory = TenantDirectory()
     if options.tenants is None:
-        return Trust(secrets, directory)
+        return Trust(secrets, directory, admin_keys=admin_keys)
     namespace = NAMESPACE if options.engines else DEFAULT_NAMESPACE
     file = TenantFile(options.tenants, directory, default_namespace=namespace)
     try:
         file.look()
     except UnusableTenants as error:
         raise UnusableOption(f"--tenants: {str(options.tenants)!r} cannot be used: {error}") from None
-    return Trust(secrets, directory, file)
+    return Trust(secrets, directory, file, admin_keys)
 
 
 def listed_tenancy(options: GatewayOptions) -> Tenancy:

@@ -96,7 +96,7 @@ async def _send(
     response = await session.request(
         call.request.method,
         URL(replica.url + call.request.path_qs, encoded=True),
-        headers=headers.for_engine(call.request.headers, call.request_id, call.passport.headers),
+        headers=headers.for_engine(call.request.headers, call.request_id, call.passport.headers, call.trace.headers),
         data=io.BytesIO(call.body),  # sent in pieces, so that a large body holds up nobody
         allow_redirects=False,
     )

@@ -9,6 +9,8 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 from sapwood_gateway.core.affinity import DEFAULT_WEIGHTS, Weights
+from sapwood_tools.replay.curve import compare, measured_curve
+from sapwood_tools.replay.curve import table as curve_table
 from sapwood_tools.replay.engine import CacheTooSmall
 from sapwood_tools.replay.one_cache import cached_tokens
 from sapwood_tools.replay.policies import POLICIES
@@ -23,6 +25,9 @@ def main(argv: Sequence[str]) -> int:
     """Replay as ``argv`` says; exit code 1 where the trace cannot be replayed, 2 for wrong options."""
     options = _parser().parse_args(list(argv))
     try:
+        if options.mrc:
+            print(_curve(read_trace(options.trace), options))
+            return 0
         rows = replay(read_trace(options.trace), options, print if options.json else _nowhere)
     except (OSError, TraceError, CacheTooSmall) as error:
         print(f"sapwood replay: {error}", file=sys.stderr)
@@ -55,6 +60,13 @@ def replay(requests: Sequence[TraceRequest], options: argparse.Namespace, emit: 
     return rows
 
 
+def _curve(requests: Sequence[TraceRequest], options: argparse.Namespace) -> str:
+    """Return the miss-ratio curve of one cache beside simulated ones, as text or a JSON object a line."""
+    curve = measured_curve(requests, options.capacity_blocks, sample_rate=options.mrc_sample_rate)
+    compared = compare(requests, curve)
+    return "\n".join(each.to_json() for each in compared) if options.json else curve_table(compared, curve)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="sapwood replay",
@@ -82,6 +94,18 @@ def _parser() -> argparse.ArgumentParser:
         help=f"of prefix affinity: {_WEIGHTS}",
     )
     add("--gateways", type=_count, default=1, help="that take turns with the requests, each by itself (%(default)s)")
+    add(
+        "--mrc",
+        action="store_true",
+        help="instead: the miss-ratio curve that one engine would export, beside LRU caches of eight sizes simulated",
+    )
+    add(
+        "--mrc-sample-rate",
+        type=_rate,
+        default=0.05,
+        metavar="SHARE",
+        help="with --mrc: share of the blocks that the curve follows (%(default)s)",
+    )
     add("--json", action="store_true", help="a JSON object a row, as it comes, instead of a table")
     return parser
 
@@ -118,6 +142,12 @@ def _policies(text: str) -> tuple[str, ...]:
         if name not in POLICIES:
             raise argparse.ArgumentTypeError(f"{name!r} is not one of {', '.join(POLICIES)}")
     return names
+
+
+def _rate(text: str) -> float:
+    if not 0.001 <= _number(text) <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not from 0.001 to 1")
+    return _number(text)
 
 
 def _weight(text: str) -> tuple[str, float]:

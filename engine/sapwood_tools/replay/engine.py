@@ -53,7 +53,7 @@ class VirtualEngine:
 
     def serve(self, request: TraceRequest, now: float) -> Served:
         """Take ``request`` at ``now``, not before those taken already. `CacheTooSmall` where it can never fit."""
-        cached = self._through_cache(request)
+        cached = self._cached_tokens(request)
         computed = request.prompt.num_tokens - cached
         self._idle_from = max(self._idle_from, now) + computed / self._speed.prefill_tokens_per_second
         self.num_requests += 1
@@ -64,16 +64,26 @@ class VirtualEngine:
         """One of its requests is done."""
         self.num_requests -= 1
 
-    def _through_cache(self, request: TraceRequest) -> int:
-        """Let the prompt be computed and leave its pages; return how many of its tokens were there."""
-        cache, num_tokens = self._cache, request.prompt.num_tokens
-        num_slots = len(request.key) // cache.keys.unit_bytes
-        found = cache.match(NAMESPACE, request.key, limit_tokens=num_slots - 1)
-        receipt = cache.lock(found)
-        own = cache.allocate(len(request.blocks) - len(found.pages))
-        if isinstance(own, Shortfall):
-            raise CacheTooSmall(f"a prompt of {num_tokens} tokens does not fit into {cache.num_pages} blocks")
-        cache.release(cache.finish(receipt, request.key, (*found.pages, *own)))
-        cache.take_evicted()
+    def _cached_tokens(self, request: TraceRequest) -> int:
+        """Compute the prompt; return how many tokens of the trace were there."""
+        num_slots = len(request.key) // self._cache.keys.unit_bytes
+        found = through_cache(self._cache, request)
         # The last slot may stand for fewer tokens than the others, and is the one that is always computed.
-        return num_tokens - 1 if found.num_usable_tokens == num_slots - 1 else found.num_usable_tokens * SCALE
+        return request.prompt.num_tokens - 1 if found == num_slots - 1 else found * SCALE
+
+
+def through_cache(cache: PrefixCache, request: TraceRequest) -> int:
+    """Let the prompt of ``request`` be computed and leave its pages in ``cache``; return how many slots were there.
+
+    Raises `CacheTooSmall` where it can never fit.
+    """
+    num_slots = len(request.key) // cache.keys.unit_bytes
+    found = cache.match(NAMESPACE, request.key, limit_tokens=num_slots - 1)
+    receipt = cache.lock(found)
+    own = cache.allocate(len(request.blocks) - len(found.pages))
+    if isinstance(own, Shortfall):
+        num_tokens = request.prompt.num_tokens
+        raise CacheTooSmall(f"a prompt of {num_tokens} tokens does not fit into {cache.num_pages} blocks")
+    cache.release(cache.finish(receipt, request.key, (*found.pages, *own)))
+    cache.take_evicted()
+    return found.num_usable_tokens

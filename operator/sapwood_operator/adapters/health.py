@@ -1,4 +1,4 @@
-"""The operator's own port: ``/healthz``, ``/readyz`` and ``/metrics``.
+"""The operator's own port: ``/healthz``, ``/readyz``, ``/metrics``, and ``/runbooks``, to which alerts link.
 
 Healthy is a program whose event loop answers and whose watches, where it leads, have not broken off for long: a restart
 mends nothing else, least of all an API server that is away.
@@ -14,9 +14,10 @@ from typing import Literal
 
 from aiohttp import web
 
-from sapwood_operator.adapters.metrics import CONTENT_TYPE, OperatorMetrics
+from sapwood_operator.adapters.metrics import OperatorMetrics
 
 Phase = Literal["starting", "standby", "syncing", "leading", "stopping"]
+_OWN_STYLE = "default-src 'none'; style-src 'unsafe-inline'"
 _READY: frozenset[Phase] = frozenset({"standby", "leading"})
 
 
@@ -30,8 +31,12 @@ class Health:
 
 
 @asynccontextmanager
-async def serve_health(health: Health, metrics: OperatorMetrics, *, host: str, port: int) -> AsyncIterator[int]:
+async def serve_health(
+    health: Health, metrics: OperatorMetrics, *, runbooks: str, host: str, port: int
+) -> AsyncIterator[int]:
     """Serve for as long as the context lasts; yields the port, which the system chose where ``port`` is 0.
+
+    ``runbooks``: a page of HTML.
 
     Raises OSError where the port cannot be had.
     """
@@ -43,13 +48,16 @@ async def serve_health(health: Health, metrics: OperatorMetrics, *, host: str, p
     async def readyz(_request: web.Request) -> web.Response:
         return web.Response(text=f"{health.phase}\n", status=200 if health.phase in _READY else 503)
 
-    async def exposition(_request: web.Request) -> web.Response:
-        return web.Response(body=metrics.text(), headers={"Content-Type": CONTENT_TYPE})
+    async def exposition(request: web.Request) -> web.Response:
+        scraped = metrics.render(request.headers.get("Accept", ""))
+        return web.Response(body=scraped.body, headers={"Content-Type": scraped.content_type})
+
+    async def page(_request: web.Request) -> web.Response:
+        return web.Response(text=runbooks, content_type="text/html", headers={"Content-Security-Policy": _OWN_STYLE})
 
     app = web.Application()
-    app.add_routes(
-        [web.get("/healthz", healthz), web.get("/readyz", readyz), web.get("/metrics", exposition)],
-    )
+    routes = {"/healthz": healthz, "/readyz": readyz, "/metrics": exposition, "/runbooks": page}
+    app.add_routes([web.get(path, handler) for path, handler in routes.items()])
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     try:

@@ -59,6 +59,7 @@ CHILDREN = (
 OPTIONAL_CHILDREN = (
     Kind("networking.k8s.io/v1", "Ingress", "ingresses"),
     Kind("monitoring.coreos.com/v1", "PodMonitor", "podmonitors"),
+    Kind("monitoring.coreos.com/v1", "PrometheusRule", "prometheusrules"),
     Kind("gateway.networking.k8s.io/v1", "HTTPRoute", "httproutes"),
 )
 """Children whose API a cluster may lack: discovered, never required."""

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
-
 from sapwood_contract.metrics import BY_NAME, RECONCILED_KINDS
-
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+from sapwood_metrics.exposition import Scraped
+from sapwood_metrics.registry import Registry
 
 
 class OperatorMetrics:
     """All series of one operator. Safe to use from several threads."""
 
     def __init__(self) -> None:
-        # Twice the series, for a time that nobody looks at. (The library has no annotations.)
-        disable_created_metrics()  # type: ignore[no-untyped-call]
-        self._registry = CollectorRegistry()
-        self._seconds = self._histogram("sapwood_operator_reconcile_seconds")
-        self._errors = self._counter("sapwood_operator_reconcile_errors_total")
-        self._depth = self._gauge("sapwood_operator_queue_depth")
+        self._registry = Registry()
+        self._seconds = self._registry.histogram("sapwood_operator_reconcile_seconds")
+        self._errors = self._registry.counter("sapwood_operator_reconcile_errors_total")
+        self._depth = self._registry.gauge("sapwood_operator_queue_depth")
         for kind in RECONCILED_KINDS:
             self._seconds.labels(kind)
             self._errors.labels(kind)
             self._depth.labels(kind)
-        self._writes = self._counter("sapwood_operator_api_writes_total")
-        self._leader = self._gauge("sapwood_operator_leader")
+        self._writes = self._registry.counter("sapwood_operator_api_writes_total")
+        self._leader = self._registry.gauge("sapwood_operator_leader")
         values = BY_NAME["sapwood_operator_api_writes_total"].values
         for kind in values["kind"]:
             for verb in values["verb"]:
@@ -50,18 +46,6 @@ class OperatorMetrics:
         """Say whether this operator leads."""
         self._leader.set(leads)
 
-    def text(self) -> bytes:
-        """Return the exposition."""
-        return generate_latest(self._registry)
-
-    def _histogram(self, name: str) -> Histogram:
-        series = BY_NAME[name]
-        return Histogram(name, series.help, series.labels, buckets=series.buckets, registry=self._registry)
-
-    def _counter(self, name: str) -> Counter:
-        series = BY_NAME[name]
-        return Counter(name.removesuffix("_total"), series.help, series.labels, registry=self._registry)
-
-    def _gauge(self, name: str) -> Gauge:
-        series = BY_NAME[name]
-        return Gauge(name, series.help, series.labels, registry=self._registry)
+    def render(self, accept: str = "") -> Scraped:
+        """Return every series, in the form that an Accept header of ``accept`` asks for; called from one thread."""
+        return self._registry.render(accept)

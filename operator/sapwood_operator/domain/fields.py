@@ -6,6 +6,7 @@ because a wrong type must end as a condition that names the field, never as a tr
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -77,15 +78,27 @@ class Fields:
             raise InvalidSpec(self.where(name), self.values[name], "give a duration such as 90s or 10m") from None
 
     def share(self, name: str) -> float:
-        """Return a decimal above 0 and below 1, written as a text so that no reader rounds it."""
+        """Return a decimal above 0 and below 1."""
+        value = self._decimal(name)
+        if not 0 < value < 1:
+            fix = 'give a decimal above 0 and below 1, such as "0.88"'
+            raise InvalidSpec(self.where(name), self.values[name], fix)
+        return value
+
+    def ratio(self, name: str, default: float, *, least: float = 0.0) -> float:
+        """Return a decimal from ``least`` to 1."""
+        value = self._decimal(name) if self.has(name) else default
+        if not least <= value <= 1:
+            raise InvalidSpec(self.where(name), self.values[name], f'give a decimal from "{least:g}" to "1"')
+        return value
+
+    def _decimal(self, name: str) -> float:
+        """Return a decimal that is written as a text, so that no reader rounds it; NaN for a text that is none."""
         text = self._value(name, str, None, 'give a decimal as a text, "0.88"')
         try:
-            value = float(text)
+            return float(text)
         except ValueError:
-            value = -1.0
-        if not 0 < value < 1:
-            raise InvalidSpec(self.where(name), text, 'give a decimal above 0 and below 1, such as "0.88"')
-        return value
+            return math.nan
 
     def count_or_share(self, name: str, default: int) -> int | str:
         """Return a number of pods, or a percentage of them (``"25%"``)."""

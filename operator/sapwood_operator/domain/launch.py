@@ -7,6 +7,7 @@ from typing import Any
 
 from sapwood_contract.launch import LaunchOptions, Unusable, flag, read, to_argv
 from sapwood_operator.domain.model import BuiltinModel, ClaimModel, HubModel, ModelSource, PathModel
+from sapwood_operator.domain.observability import NoTracing, Tracing
 from sapwood_operator.domain.spec import EngineSpec, ServiceSpec
 from sapwood_operator.errors import InvalidSpec
 from sapwood_operator.settings import OperatorSettings
@@ -40,11 +41,15 @@ RENDERED_OPTIONS = (
     "page_size",
     "prefix_cache",
     "eviction_policy",
+    "miss_ratio_curve",
+    "mrc_sample_rate",
     "scheduler_policy",
     "max_running",
     "max_queued",
     "chunk_tokens",
     "attention_backend",
+    "otlp_endpoint",
+    "trace_sampling_ratio",
 )
 """Options that ``extraArgs`` may not name: the operator relies on them, or the spec has a field for them. The schema
 refuses them too."""
@@ -90,8 +95,11 @@ def launch_options(spec: ServiceSpec, settings: OperatorSettings) -> LaunchOptio
         eviction_policy=spec.engine.eviction_policy,
         scheduler_policy=spec.engine.scheduler_policy,
         prefix_cache="on" if spec.engine.prefix_cache else "off",
+        miss_ratio_curve="on" if spec.engine.miss_ratio_curve else "off",
+        mrc_sample_rate=spec.engine.mrc_sample_rate,
     )
-    return _with_extra_args(_with_engine(options, spec.engine), spec.engine.extra_args)
+    options = _with_tracing(_with_engine(options, spec.engine), spec.observability.tracing)
+    return _with_extra_args(options, spec.engine.extra_args)
 
 
 def _model(source: ModelSource) -> str:
@@ -119,6 +127,14 @@ def _with_engine(options: LaunchOptions, engine: EngineSpec) -> LaunchOptions:
         "max_step_tokens": max(options.max_step_tokens, engine.chunk_tokens or 0, engine.max_running or 0),
     }
     return dataclasses.replace(options, **{name: value for name, value in given.items() if value is not None})
+
+
+def _with_tracing(options: LaunchOptions, tracing: Tracing | NoTracing) -> LaunchOptions:
+    match tracing:
+        case NoTracing():
+            return options
+        case Tracing(endpoint, ratio):
+            return dataclasses.replace(options, otlp_endpoint=endpoint, trace_sampling_ratio=ratio)
 
 
 def _with_extra_args(options: LaunchOptions, extra: tuple[str, ...]) -> LaunchOptions:

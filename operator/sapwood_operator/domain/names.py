@@ -49,7 +49,7 @@ def check_name(name: str) -> str:
 
 
 def engine(name: str) -> str:
-    """Deployment, headless Service, ServiceAccount, PodDisruptionBudget, NetworkPolicy and PodMonitor."""
+    """Deployment, headless Service, ServiceAccount and whatever else is about the pods."""
     return name + _ENGINE
 
 

@@ -14,17 +14,20 @@ from sapwood_operator.domain import names
 from sapwood_operator.domain.exposure import Exposure, read_exposure
 from sapwood_operator.domain.fields import Fields
 from sapwood_operator.domain.model import ModelSpec, read_model
+from sapwood_operator.domain.observability import Observability, read_observability
 from sapwood_operator.domain.routing import Routing, Tenancy, read_routing, read_tenancy
 from sapwood_operator.errors import InvalidSpec
 
 Device = Literal["CPU", "CUDA"]
-PodMonitorChoice = Literal["Auto", "Enabled", "Disabled"]
 
 DEFAULT_DRAIN_SECONDS = 600.0
 DEFAULT_SURGE = 1
 """With `DEFAULT_UNAVAILABLE` 0: the only replica does not vanish while its successor loads the model."""
 DEFAULT_UNAVAILABLE = 0
 
+DEFAULT_MRC_SAMPLE_RATE = 0.05
+LEAST_MRC_SAMPLE_RATE = 0.001
+"""The least that the engine takes."""
 MAX_LEVELS = 64
 """How deeply a spec may be nested; a pod template that means something comes to about 15 levels."""
 GPU = "nvidia.com/gpu"
@@ -64,6 +67,9 @@ class EngineSpec:
     page_size: int | None
     prefix_cache: bool
     eviction_policy: EvictionPolicyName
+    miss_ratio_curve: bool
+    mrc_sample_rate: float
+    """Share of the pages that the curve follows."""
     scheduler_policy: SchedulerPolicy
     max_running: int | None
     max_queued: int | None
@@ -125,7 +131,7 @@ class ServiceSpec:
     rollout: Rollout
     min_available: int | str | None
     """Pods that a node's drain leaves; None: it may take one at a time."""
-    pod_monitor: PodMonitorChoice
+    observability: Observability
     pod_template: Mapping[str, Any]
 
 
@@ -137,7 +143,6 @@ def read(service: Mapping[str, Any]) -> ServiceSpec:
         if _is_deeper(value, MAX_LEVELS):
             raise InvalidSpec(f"spec.{field}", value, f"it is nested more than {MAX_LEVELS} levels deep")
     name = names.check_name(metadata.text("name"))
-    observability = spec.inner("observability")
     return ServiceSpec(
         name=name,
         namespace=metadata.text("namespace"),
@@ -152,7 +157,7 @@ def read(service: Mapping[str, Any]) -> ServiceSpec:
         tenancy=read_tenancy(spec.inner("tenancy")),
         rollout=_read_rollout(spec.inner("rollout")),
         min_available=_read_min_available(spec.inner("disruption")),
-        pod_monitor=cast(PodMonitorChoice, observability.choice("podMonitor", "Auto", ("Auto", "Enabled", "Disabled"))),
+        observability=read_observability(spec.inner("observability"), spec.inner("autoscaling").inner("slo")),
         pod_template=spec.inner("podTemplate").values,
     )
 
@@ -164,16 +169,19 @@ def _is_deeper(value: Any, levels: int) -> bool:
 
 def _read_engine(spec: Fields) -> EngineSpec:
     engine = spec.inner("engine")
-    radix = engine.inner("kvCache").inner("radix")
+    cache = engine.inner("kvCache")
+    radix, curve = cache.inner("radix"), cache.inner("missRatioCurve")
     scheduler = engine.inner("scheduler")
     return EngineSpec(
         image=engine.text("image") if engine.has("image") else None,
         device=_read_device(engine, spec.inner("resources")),
         context_length=_whole(engine, "contextLength"),
         memory_fraction=engine.share("memoryFraction") if engine.has("memoryFraction") else None,
-        page_size=_whole(engine.inner("kvCache"), "pageSize"),
+        page_size=_whole(cache, "pageSize"),
         prefix_cache=radix.switch("enabled", True),
         eviction_policy=EVICTIONS[radix.choice("evictionPolicy", "LRU", EVICTIONS)],
+        miss_ratio_curve=curve.switch("enabled", True),
+        mrc_sample_rate=curve.ratio("sampleRate", DEFAULT_MRC_SAMPLE_RATE, least=LEAST_MRC_SAMPLE_RATE),
         scheduler_policy=SCHEDULERS[scheduler.choice("policy", "Sapwood", SCHEDULERS)],
         max_running=_whole(scheduler, "maxRunning"),
         max_queued=_whole(scheduler, "maxQueued"),

@@ -37,7 +37,6 @@ NOT_BUILT: tuple[tuple[str, Test], ...] = (
     ("engine.kvCache.dtype", _other_than("Auto")),
     ("engine.kvCache.host", _given),
     ("engine.kvCache.shared", _given),
-    ("engine.kvCache.missRatioCurve", _enabled),
     ("engine.attentionBackend", _other_than(*ATTENTION)),
     ("engine.speculative", _given),
     ("engine.lora", _enabled),
@@ -45,9 +44,7 @@ NOT_BUILT: tuple[tuple[str, Test], ...] = (
     (f"resources.limits[{GPU}]", _other_than("0", 0)),
     ("autoscaling", _given),
     ("exposure.inferencePool", _created),
-    ("observability.alerts", _other_than(False)),
     ("observability.dashboards", _other_than(False)),
-    ("observability.tracing", _given),
 )
 """Path below ``spec``, and whether the value there asks for what is not built."""
 

@@ -41,13 +41,17 @@ class ProcessSettings:
     health_port: int = 8080
 
 
-async def run(access: Access, settings: OperatorSettings, work: WorkSettings, process: ProcessSettings) -> int:
-    """Run until SIGTERM or SIGINT, or until leadership is lost; return the exit code."""
+async def run(
+    access: Access, settings: OperatorSettings, work: WorkSettings, process: ProcessSettings, *, runbooks: str
+) -> int:
+    """Run until SIGTERM or SIGINT, or until leadership is lost; return the exit code. ``runbooks``: HTML to serve."""
     stop = asyncio.Event()
     _take_signals(stop)
     metrics, health = OperatorMetrics(), Health()
     try:
-        async with serve_health(health, metrics, host=process.health_host, port=process.health_port) as port:
+        async with serve_health(
+            health, metrics, runbooks=runbooks, host=process.health_host, port=process.health_port
+        ) as port:
             _log.info("health port open", extra={"port": port, "identity": process.identity})
             await _first_of(stop.wait(), _live(access, settings, work, process, metrics=metrics, health=health))
     except OSError as error:

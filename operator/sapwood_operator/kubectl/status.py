@@ -29,6 +29,7 @@ def render_status(picture: Picture) -> str:
         ("address", status.get("url", "none")),
         ("routing", _routing(picture)),
         ("callers", _callers(picture)),
+        ("watched", _watched(picture)),
     ]
     lines += ["", *columns(about_requests, indent="  ")]
     return "\n".join(lines) + "\n"
@@ -47,6 +48,13 @@ def _callers(picture: Picture) -> str:
         return "whoever reaches the gateway"
     ready = sum(is_ready_tenant(tenant) for tenant in picture.tenants)
     return f"Tenants with an API key; seen: {ready} ready, {len(picture.tenants) - ready} not"
+
+
+def _watched(picture: Picture) -> str:
+    seen = [kind for kind in ("PodMonitor", "PrometheusRule") if picture.of_kind(kind)]
+    objects = f"by {' and '.join(seen)}" if seen else "no PodMonitor or PrometheusRule seen"
+    tracing = picture.section("observability").get("tracing")
+    return objects if tracing is None else f"{objects}; traces go to {tracing.get('endpoint')}"
 
 
 def _reasons(conditions: Sequence[JsonObject]) -> Iterator[tuple[JsonObject, str]]:

@@ -20,6 +20,7 @@ from pathlib import Path
 import psutil
 from rich.console import Console
 
+from sapwood_contract.local_state import ADMIN_KEY_FILE, DISCOVERY_FILE, state_folder
 from sapwood_operator.errors import OperatorError, SettingsError
 from sapwood_operator.local.command import LOOPBACK
 from sapwood_operator.local.definitions import read_definitions
@@ -35,6 +36,7 @@ from sapwood_operator.local.view import Lines, LiveTable
 from sapwood_operator.settings import OperatorSettings
 
 EXIT_USAGE = 2
+_SECRET_FILE = "installation-secret"
 _EVERY_ADDRESS = ("0.0.0.0", "::")
 
 
@@ -48,6 +50,8 @@ class Options:
     folders: Mapping[str, Path]
     state_folder: Path
     is_plain: bool
+    tracing: tuple[str, ...]
+    """Options of the gateway."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -107,10 +111,10 @@ def _write(line: str) -> None:
 def _platform(options: Options, documents: Documents, logs: Logs) -> Platform:
     state = options.state_folder
     secret = secrets.token_hex(32)
-    secret_file = state / "installation-secret"
-    with open(os.open(secret_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-        file.write(secret)
-    discovery = DiscoveryFile(state / "discovery.json")
+    admin_key_file = state / ADMIN_KEY_FILE
+    for path, content in ((state / _SECRET_FILE, secret), (admin_key_file, secrets.token_urlsafe(32))):
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+            file.write(content)
     shown = LOOPBACK if options.host in _EVERY_ADDRESS else options.host
     return Platform(
         settings=_settings(secret.encode()),
@@ -120,22 +124,37 @@ def _platform(options: Options, documents: Documents, logs: Logs) -> Platform:
             environment=os.environ,
             volumes_folder=state / "volumes",
             secrets_folder=state / "secrets",
+            admin_key_file=admin_key_file,
             start=lambda arguments, environment, name: sapwood(arguments, environment, logs.path(name)),
             new_ports=lambda promised: new_ports({*promised, options.port, options.port + 1}),
         ),
         gateway=GatewayPlace(
             url=f"http://{f'[{shown}]' if ':' in shown else shown}:{options.port}",
             admin_url=f"http://{LOOPBACK}:{options.port + 1}",
-            arguments=(
-                "gateway",
-                f"--host={options.host}",
-                f"--port={options.port}",
-                f"--discovery-file={discovery.path}",
-                f"--secret-file={secret_file}",
-            ),
+            arguments=gateway_arguments(options, documents),
         ),
-        discovery=discovery,
+        discovery=DiscoveryFile(state / DISCOVERY_FILE),
         documents=documents,
+    )
+
+
+def gateway_arguments(options: Options, documents: Documents) -> tuple[str, ...]:
+    """Return what the gateway is started with.
+
+    Its console is closed where a service asks for API keys, unless there is a key to open it.
+    """
+    state = options.state_folder
+    asks_for_keys = any(
+        service["spec"].get("tenancy", {}).get("authentication") == "ApiKey" for service in documents.services
+    )
+    return (
+        "gateway",
+        f"--host={options.host}",
+        f"--port={options.port}",
+        f"--discovery-file={state / DISCOVERY_FILE}",
+        f"--secret-file={state / _SECRET_FILE}",
+        *([f"--admin-key-file={state / ADMIN_KEY_FILE}"] if asks_for_keys else []),
+        *options.tracing,
     )
 
 
@@ -148,6 +167,7 @@ def _settings(secret: bytes) -> OperatorSettings:
         gateway_instance="sapwood",
         engine_image="this-installation",
         engine_cuda_image="this-installation",
+        runbook_url="http://sapwood-operator/runbooks",
         secret=secret,
     )
 
@@ -161,7 +181,7 @@ def _num_cores() -> int:
 def read_options(argv: Sequence[str], environment: Mapping[str, str]) -> Options:
     """Read argv; what cannot be used ends the program with 2."""
     given = _parser().parse_args(list(argv))
-    state = given.state_folder or _state_home(environment) / "sapwood" / f"local-{given.port}"
+    state = given.state_folder or state_folder(environment, given.port)
     return Options(
         files=tuple(given.file),
         host=given.host,
@@ -169,7 +189,12 @@ def read_options(argv: Sequence[str], environment: Mapping[str, str]) -> Options
         folders=dict(given.volume),
         state_folder=state.absolute(),
         is_plain=given.plain,
+        tracing=_tracing(given.otlp_endpoint, given.trace_sampling_ratio),
     )
+
+
+def _tracing(endpoint: str | None, ratio: float) -> tuple[str, ...]:
+    return () if endpoint is None else (f"--otlp-endpoint={endpoint}", f"--trace-sampling-ratio={ratio}")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -208,6 +233,19 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FOLDER",
         help="logs, volumes and what the programs tell each other (default: sapwood/local-PORT in XDG_STATE_HOME)",
     )
+    add(
+        "--otlp-endpoint",
+        type=_endpoint,
+        metavar="URL",
+        help="OTLP receiver over HTTP for the gateway's traces; those of engines go where their documents say",
+    )
+    add(
+        "--trace-sampling-ratio",
+        type=_ratio,
+        default=0.01,
+        metavar="SHARE",
+        help="share of the requests without a trace of their own that the gateway traces (default: 0.01)",
+    )
     add("--plain", action="store_true", help="a line for each change instead of a table, as without a terminal")
     return parser
 
@@ -219,12 +257,21 @@ def _port(text: str) -> int:
     return number
 
 
+def _endpoint(text: str) -> str:
+    if not text.startswith(("http://", "https://")):
+        raise argparse.ArgumentTypeError(f"{text!r} is not an address such as http://127.0.0.1:4318")
+    return text
+
+
+def _ratio(text: str) -> float:
+    share = float(text)
+    if not 0 <= share <= 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a share from 0 to 1")
+    return share
+
+
 def _volume(text: str) -> tuple[str, Path]:
     name, equals, folder = text.partition("=")
     if not name or not equals or not folder:
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=FOLDER")
     return name, Path(folder).expanduser().absolute()
-
-
-def _state_home(environment: Mapping[str, str]) -> Path:
-    return Path(environment.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")

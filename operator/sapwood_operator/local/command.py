@@ -50,6 +50,8 @@ class Machine:
     """By namespace and name."""
     environment: Mapping[str, str]
     """Of `sapwood local` itself."""
+    admin_key_file: Path
+    """For engines that nobody could look into."""
     keep: Callable[[str, str, Mapping[str, bytes]], Path]
     """Writes the files of a Secret (namespace, name, content) and returns their folder."""
 
@@ -68,7 +70,8 @@ def command_of(pod: Pod, machine: Machine) -> Command | CannotStart:
         environment = _environment(container.get("env") or [], mounts, pod, machine)
     except _Impossible as error:
         return CannotStart(str(error))
-    return Command(("serve", *to_argv(_shared(_placed(options, pod.ports), machine))), environment)
+    options = _administered(_shared(_placed(options, pod.ports), machine), machine)
+    return Command(("serve", *to_argv(options)), environment)
 
 
 # --- folders
@@ -161,6 +164,13 @@ def _placed(options: LaunchOptions, ports: Ports) -> LaunchOptions:
         admin_port=ports.admin,
         kv_events_port=None if options.kv_events_port is None else 0,
     )
+
+
+def _administered(options: LaunchOptions, machine: Machine) -> LaunchOptions:
+    """An engine that knows a gateway and no admin key is closed to all, `sapwood top` on this machine among them."""
+    if options.gateway_credential_file is None or options.admin_key_file is not None:
+        return options
+    return dataclasses.replace(options, admin_key_file=str(machine.admin_key_file))
 
 
 def _shared(options: LaunchOptions, machine: Machine) -> LaunchOptions:

@@ -36,6 +36,7 @@ class Surroundings:
     volumes_folder: Path
     """Where the claims of the files get their folders."""
     secrets_folder: Path
+    admin_key_file: Path
     start: Start
     new_ports: Callable[[Collection[int]], Ports]
 
@@ -150,6 +151,7 @@ class Platform:
             folders={**self._claims(), **self.surroundings.folders},
             secrets=named,
             environment=self.surroundings.environment,
+            admin_key_file=self.surroundings.admin_key_file,
             keep=self._keep_secret,
         )
 

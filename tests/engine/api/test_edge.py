@@ -8,12 +8,12 @@ import httpx
 import pytest
 from fastapi import FastAPI
 from support_api import CHAT, MODEL, chat_body, error_of, http, served
-from support_fake_client import FakeClient
+from support_fake_client import FakeClient, Say
 
 from sapwood_engine.api.access import Keys, api_class
 from sapwood_engine.api.app import build_app
 from sapwood_engine.api.edge import Edge
-from sapwood_engine.errors import Overloaded
+from sapwood_engine.errors import Overloaded, WorkerDied
 
 OPEN = ["/livez", "/readyz", "/health", "/metrics"]
 
@@ -166,3 +166,22 @@ async def test_retry_after_tells_when_to_come_back() -> None:
         "queue_full",
         "11",
     )
+
+
+async def test_every_call_counts_once_as_its_client_saw_it_end_and_probes_do_not() -> None:
+    fault = RuntimeError("of ours")
+    scripts: list[Any] = [[Say("a", finish="stop")], [Say("a"), WorkerDied(1)], [Say("a"), fault], [WorkerDied(1)]]
+    client = FakeClient(script=lambda _: scripts.pop(0))
+    app = with_a_broken_route(build_app(client, api_keys=frozenset({"key"})))
+    headers = {"authorization": "Bearer key"}
+    async with http(app) as api:
+        for path in ("/livez", "/readyz", "/health", "/metrics"):
+            await api.get(path)
+        await api.get("/v1/models")
+        for stream in (False, True, True, False):
+            await api.post(CHAT, json=chat_body(stream=stream), headers=headers)
+        await api.post(CHAT, json=chat_body(temperature=9), headers=headers)
+        await api.get("/made/up", headers=headers)
+        await api.get(CHAT, headers=headers)
+        await api.get("/broken", headers=headers)
+    assert client.ended == [401, 200, 500, 500, 500, 400, 404, 405, 500]

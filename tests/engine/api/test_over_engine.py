@@ -102,7 +102,7 @@ async def test_tokenizing_is_a_phase_of_every_prompt_that_came_as_text() -> None
         await whole(api, CHAT, n=3)
         await whole(api, TEXT, prompt=["one", "two"])
         await whole(api, TEXT, prompt=[1, 2, 3])
-        lines = engine.client.render_metrics().decode().splitlines()
+        lines = engine.client.render_metrics().body.decode().splitlines()
     values = dict(line.rsplit(" ", 1) for line in lines)
     assert float(values['sapwood_request_phase_seconds_count{model="fake",phase="tokenize"}']) == 3
     assert float(values['sapwood_request_phase_seconds_sum{model="fake",phase="tokenize"}']) > 0
@@ -256,7 +256,7 @@ async def test_two_hundred_clients_that_leave_at_random_leave_nothing_behind() -
             )
         await asyncio.gather(*visits)
         load = await load_when(engine, lambda load: load.num_running + load.num_waiting == 0)
-        metrics = engine.client.render_metrics().decode()
+        metrics = engine.client.render_metrics().body.decode()
     assert (load.kv_active_tokens, load.kv_protected_tokens, load.radix_locked_nodes) == (0, 0, 0)
     assert load.kv_free_tokens + load.kv_evictable_tokens == load.kv_capacity_tokens
     assert 'sapwood_requests_running{model="fake"} 0.0' in metrics
@@ -333,3 +333,17 @@ async def test_a_full_queue_is_a_429_with_retry_after() -> None:
         assert (await waiting).status_code == 200
     assert error_of(refused, 429)["code"] == "queue_full"
     assert int(refused.headers["retry-after"]) > 0
+
+
+async def test_calls_of_late_tell_the_phases_and_nothing_of_what_was_written() -> None:
+    async with served_engine() as (_, api, admin):
+        secret = body(TEXT, "MARKER prompt", max_tokens=4, cache_salt="MARKER salt", user="MARKER user")
+        headers = {"x-request-id": "mine", "authorization": "Bearer MARKER key"}
+        assert (await api.post(TEXT, json=secret, headers=headers)).status_code == 200
+        listed = await admin.get("/admin/requests")
+    (told,) = listed.json()["requests"]
+    assert "MARKER" not in listed.text
+    assert (told["request_id"], told["state"], told["finish"]) == ("mine", "ended", "length")
+    assert (told["num_prompt_tokens"], told["num_cached_tokens"], told["num_output_tokens"]) == (13, 0, 4)
+    assert list(told["phases"]) == ["tokenize", "queue", "prefill", "decode", "detokenize"]
+    assert sum(told["phases"].values()) == pytest.approx(told["duration_seconds"])

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
 from support_api import CHAT, MODEL, TEXT, chat_body, error_of, http, text_body
 from support_fake_client import VOCAB_SIZE, ByteTokenizer, FakeClient
 
-from sapwood_contract.http import ADMIN_TOKENIZER, MAX_CACHE_NODES, MAX_TOKENIZER_BYTES, EngineState, LoadSnapshot
+from sapwood_contract.http import (
+    ADMIN_REQUESTS,
+    ADMIN_TOKENIZER,
+    MAX_CACHE_NODES,
+    MAX_RECENT_REQUESTS,
+    MAX_TOKENIZER_BYTES,
+    EngineState,
+    LoadSnapshot,
+    RequestView,
+)
 from sapwood_engine.api.admin import build_admin_app
 from sapwood_engine.api.app import build_app
 
@@ -134,9 +143,26 @@ async def test_the_cache_is_shown_up_to_a_bounded_number_of_nodes() -> None:
     async with http(build_admin_app(client)) as admin:
         await admin.get("/admin/cache")
         await admin.get("/admin/cache?max_nodes=7")
-        for bad in ("0", "-1", str(MAX_CACHE_NODES + 1), "x", "NaN", ""):
+        await admin.get("/admin/cache?max_nodes=0")
+        for bad in ("-1", str(MAX_CACHE_NODES + 1), "x", "NaN", ""):
             assert error_of(await admin.get(f"/admin/cache?max_nodes={bad}"))["param"] == "max_nodes"
-    assert client.admin_calls == [("cache", {"max_nodes": 1_000}), ("cache", {"max_nodes": 7})]
+    assert client.admin_calls == [("cache", {"max_nodes": number}) for number in (1_000, 7, 0)]
+
+
+async def test_calls_of_late_are_listed_up_to_a_bounded_number_of_ended_ones() -> None:
+    ended = RequestView("call-1", "ended", "length", 9.0, 2.0, 20, 16, 8, {"queue": 0.5, "prefill": 0.5, "decode": 1.0})
+    many = tuple(replace(ended, request_id=f"call-{number}") for number in range(MAX_RECENT_REQUESTS))
+    async with http(build_admin_app(FakeClient(recent=many))) as admin:
+        assert (await admin.get(ADMIN_REQUESTS)).json()["requests"][1] == asdict(ended)
+        for query, num_ended in (("", MAX_RECENT_REQUESTS), ("?limit=7", 7), ("?limit=0", 0)):
+            assert len((await admin.get(ADMIN_REQUESTS + query)).json()["requests"]) == num_ended
+        for bad in ("-1", str(MAX_RECENT_REQUESTS + 1), "x", ""):
+            assert error_of(await admin.get(f"{ADMIN_REQUESTS}?limit={bad}"))["param"] == "limit"
+
+
+async def test_calls_of_late_are_listed_while_the_weights_load() -> None:
+    async with http(build_admin_app(FakeClient(state="loading", capacity=None))) as admin:
+        assert (await admin.get(ADMIN_REQUESTS)).json() == {"requests": []}
 
 
 async def test_the_tokenizer_is_handed_out_under_the_models_revision() -> None:

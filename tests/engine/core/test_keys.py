@@ -167,7 +167,7 @@ def test_the_same_image_is_shared_wherever_its_prompt_is_the_same_up_to_it() -> 
     assert serve(cache, ids, content=[image(1, 6, b"cat")]) == 0
     assert serve(cache, ids, content=[image(1, 6, b"cat")]) == 8
     assert serve(cache, ids, content=[image(1, 6, b"dog")]) == 1
-    (space,) = cache.snapshot(max_nodes=9, token_ids=True)["namespaces"]
+    (space,) = cache.snapshot(max_nodes=9, token_ids=99)["namespaces"]
     assert space["nodes"][0]["token_ids"][0] == 1
 
 

@@ -221,7 +221,7 @@ def test_a_snapshot_lists_parents_before_children_within_its_bound() -> None:
     for last in range(6):
         serve(cache, [1, 2, 3, 4, last, last])
     serve(cache, [7, 8], SPACES[1])
-    whole = cache.snapshot(max_nodes=100, token_ids=True)
+    whole = cache.snapshot(max_nodes=100, token_ids=3)
     assert whole["num_nodes"] == cache.num_nodes == 8
     assert not whole["truncated"]
     first, second = whole["namespaces"]
@@ -232,7 +232,7 @@ def test_a_snapshot_lists_parents_before_children_within_its_bound() -> None:
         "tenant_salt": None,
         "tenant": None,
     }
-    assert [node["token_ids"] for node in first["nodes"]] == [[1, 2, 3, 4], *([n, n] for n in range(6))]
+    assert [node["token_ids"] for node in first["nodes"]] == [[1, 2, 3], *([n, n] for n in range(6))]
     assert [node["parent"] for node in first["nodes"]] == [None, 0, 0, 0, 0, 0, 0]
     assert [node["num_tokens"] for node in second["nodes"]] == [2]
     part = cache.snapshot(max_nodes=3)
@@ -246,4 +246,4 @@ def test_a_snapshot_tells_that_there_is_a_salt_but_not_which() -> None:
     serve(cache, [1, 2], Namespace("model", tenant_salt="hunter2"))
     (space,) = cache.snapshot(max_nodes=10)["namespaces"]
     assert space["namespace"]["tenant_salt"] == "***"
-    assert "hunter2" not in repr(cache.snapshot(max_nodes=10, token_ids=True))
+    assert "hunter2" not in repr(cache.snapshot(max_nodes=10, token_ids=99))

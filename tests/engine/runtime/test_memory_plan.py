@@ -24,6 +24,8 @@ def cache(*, page_size: int = 16, kv_tokens: int | None = None, memory_fraction:
         eviction_policy="lru",
         events_port=None,
         events_token_ids=False,
+        miss_ratio_curve=True,
+        mrc_sample_rate=0.05,
     )
 
 

@@ -302,7 +302,7 @@ async def test_metrics_count_each_prompt_token_once_and_each_ending(engine: Thre
     await collect(engine.client, generation("once upon a time"))
     await first_delta(engine.client, generation("left early", max_tokens=ENDLESS))
     await settle(engine.client)
-    lines = engine.client.render_metrics().decode().splitlines()
+    lines = engine.client.render_metrics().body.decode().splitlines()
     values = {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if line[0] != "#")}
     assert values['sapwood_prompt_tokens_total{model="fake",source="device"}'] == 15
     assert values['sapwood_prompt_tokens_total{model="fake",source="compute"}'] == 16 + 1 + 10

@@ -18,7 +18,13 @@ class Terminal(io.StringIO):
         return True
 
 
-def card(*, sampling: SamplingDefaults = OPENAI_DEFAULTS, chat: bool = True, needs_key: bool = False) -> str:
+def card(
+    *,
+    sampling: SamplingDefaults = OPENAI_DEFAULTS,
+    chat: bool = True,
+    needs_key: bool = False,
+    has_console: bool = False,
+) -> str:
     return ready_card(
         model="m",
         api_url="http://127.0.0.1:8000",
@@ -33,6 +39,7 @@ def card(*, sampling: SamplingDefaults = OPENAI_DEFAULTS, chat: bool = True, nee
         seconds=2.34,
         chat=chat,
         needs_key=needs_key,
+        has_console=has_console,
     )
 
 
@@ -67,6 +74,11 @@ def test_the_ready_card_tells_what_is_served_where_and_how_to_try_it() -> None:
         assert part in text
     assert "chat/completions" in text
     assert "Bearer" not in text
+
+
+def test_the_ready_card_tells_where_the_console_is_if_there_is_one() -> None:
+    assert "http://127.0.0.1:8000/ui\n" in card(has_console=True)
+    assert "/ui" not in card()
 
 
 def test_the_ready_card_has_one_line_for_the_kv_cache_and_one_for_the_context_each_with_its_reason() -> None:

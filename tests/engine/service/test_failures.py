@@ -155,7 +155,7 @@ async def test_a_broken_cache_is_counted_and_not_used_again_and_the_engine_serve
         faults = (await engine.client.admin("check"))["faults"]
         assert any("lost" in fault for fault in faults)
         again = [await collect(engine.client, generation("once upon a time")) for _ in range(2)]
-        metrics = engine.client.render_metrics().decode()
+        metrics = engine.client.render_metrics().body.decode()
     assert "sapwood_cache_invariant_failures_total 1.0" in metrics
     for answer in again:
         assert [delta.token_ids for delta in answer] == [delta.token_ids for delta in first]

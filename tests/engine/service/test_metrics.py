@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import pytest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.openmetrics import parser
 from prometheus_client.parser import text_string_to_metric_families
 
 from sapwood_contract.http import LoadSnapshot
-from sapwood_contract.metrics import SERIES
+from sapwood_contract.metrics import SERIES, VLLM_SERIES
 from sapwood_engine.core.request import RequestId
 from sapwood_engine.core.step import Admitted, Evicted, Preempted
-from sapwood_engine.service.messages import StepStats, TokenBatch
+from sapwood_engine.service.messages import Delta, StepStats, TokenBatch
 from sapwood_engine.service.metrics import EngineMetrics, RequestTimes
+from sapwood_metrics.exposition import OPENMETRICS
 
 MODEL = {"model": "m"}
 
 
 def samples(metrics: EngineMetrics) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
-    families = text_string_to_metric_families(metrics.render().decode())
+    families = text_string_to_metric_families(metrics.render().body.decode())
     return {(s.name, frozenset(s.labels.items())): s.value for family in families for s in family.samples}
 
 
@@ -30,12 +34,19 @@ def batch(**changes: object) -> TokenBatch:
     return TokenBatch(**({"deltas": [], "load": LoadSnapshot()} | changes))  # type: ignore[arg-type]
 
 
-def admitted(num_cached: int, *, resumed: bool = False, num_recomputed: int = 0) -> Admitted:
-    return Admitted(RequestId("r"), 100, num_cached, num_recomputed, 0.25, resumed)
+def admitted(num_cached: int, *, resumed: bool = False, num_recomputed: int = 0, id_: str = "r#0.0") -> Admitted:
+    return Admitted(RequestId(id_), 100, num_cached, num_recomputed, 0.25, resumed)
+
+
+def sources(metrics: EngineMetrics) -> dict[str, float]:
+    return {
+        source: value(metrics, "sapwood_prompt_tokens_total", **MODEL, source=source)
+        for source in ("device", "compute", "recompute")
+    }
 
 
 def test_series_are_exactly_those_of_the_contract_and_there_before_any_request() -> None:
-    families = {f.name: f for f in text_string_to_metric_families(EngineMetrics("m").render().decode())}
+    families = {f.name: f for f in text_string_to_metric_families(EngineMetrics("m").render().body.decode())}
     wanted = {s.name.removesuffix("_total").removesuffix("_info"): s for s in SERIES if s.program == "engine"}
     got = {name.removesuffix("_info"): family for name, family in families.items()}
     assert got.keys() == wanted.keys()
@@ -53,13 +64,109 @@ def test_a_pod_exports_far_fewer_series_than_allowed() -> None:
 
 def test_prompt_tokens_are_counted_once_by_source_and_sum_to_the_prompts() -> None:
     metrics = EngineMetrics("m")
-    metrics.observe(batch(admitted=[admitted(60), admitted(0, resumed=True, num_recomputed=70), admitted(0)]))
-    counts = {
-        source: value(metrics, "sapwood_prompt_tokens_total", **MODEL, source=source)
-        for source in ("device", "compute", "recompute")
-    }
-    assert counts == {"device": 60, "compute": 140, "recompute": 70}
+    again = admitted(0, resumed=True, num_recomputed=70)
+    metrics.observe(batch(admitted=[admitted(60), again, admitted(0, id_="r#1.0")]))
+    assert sources(metrics) == {"device": 60, "compute": 140, "recompute": 70}
     assert value(metrics, "sapwood_queue_time_seconds_count", **MODEL) == 2
+
+
+def test_a_probe_that_hits_nothing_leaves_the_hit_rate_where_it_was() -> None:
+    metrics = EngineMetrics("m")
+    metrics.observe(batch(admitted=[admitted(90)]))
+    probe = replace(admitted(0, id_="r#1.0"), num_prompt_tokens=5)
+    metrics.observe(batch(admitted=[probe]))
+    assert sources(metrics) == {"device": 90, "compute": 15, "recompute": 0}
+
+
+def test_the_prompt_of_several_choices_counts_with_the_first_admitted_even_after_its_caller_left() -> None:
+    metrics = EngineMetrics("m")
+    for index in range(3):
+        metrics.submitted(f"r#0.{index}")
+    metrics.observe(batch(deltas=[Delta("r#0.0", finish="abort")]))  # before it had a seat
+    metrics.observe(batch(admitted=[admitted(40, id_="r#0.2")], deltas=[Delta("r#0.2", finish="length")]))
+    metrics.observe(batch(admitted=[admitted(99, id_="r#0.1")], deltas=[Delta("r#0.1", finish="abort")]))
+    assert sources(metrics) == {"device": 40, "compute": 60, "recompute": 0}
+    metrics.observe(batch(admitted=[admitted(0, id_="r#1.0")]))
+    assert sources(metrics)["compute"] == 160
+
+
+def test_calls_are_counted_by_status_and_an_odd_one_makes_no_series() -> None:
+    metrics = EngineMetrics("m")
+    before = len(samples(metrics))
+    for status in (200, 429, 499, 418, 599):
+        metrics.call_ended(status)
+    counts = {code: value(metrics, "sapwood_http_requests_total", **MODEL, code=code) for code in ("200", "429", "499")}
+    assert counts == {"200": 1, "429": 1, "499": 1}
+    assert value(metrics, "sapwood_http_requests_total", **MODEL, code="other") == 2
+    assert len(samples(metrics)) == before
+
+
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+TRACED = (
+    "sapwood_time_to_first_token_seconds",
+    "sapwood_inter_token_latency_seconds",
+    "sapwood_request_duration_seconds",
+)
+
+
+@pytest.mark.parametrize("trace_id", [TRACE, None])
+def test_a_traced_request_leaves_its_trace_as_exemplar_and_another_none(trace_id: str | None) -> None:
+    metrics = EngineMetrics("m")
+    times = RequestTimes(arrived=10.0, num_prompt_tokens=100, trace_id=trace_id)
+    for now in (10.75, 11.0):
+        metrics.tokens(times, 1, num_cached_tokens=0, now=now)
+    metrics.ended(times, "stop", now=11.0)
+    read: Callable[[str], Iterable[Metric]] = parser.text_string_to_metric_families
+    families = read(metrics.render(OPENMETRICS).body.decode())
+    found = {f.name: s.exemplar for f in families for s in f.samples if s.exemplar is not None}
+    assert {name: (exemplar.labels, exemplar.value) for name, exemplar in found.items()} == (
+        dict(zip(TRACED, (({"trace_id": TRACE}, seconds) for seconds in (0.75, 0.25, 1.0)), strict=True))
+        if trace_id
+        else {}
+    )
+
+
+def test_with_vllms_names_programs_made_for_vllm_know_the_engine() -> None:
+    metrics = EngineMetrics("m", compat="vllm")
+    families = {f.name for f in text_string_to_metric_families(metrics.render().body.decode())}
+    assert "vllm:cache_config_info" in families
+    assert not [name for name, _ in samples(metrics) if name == "vllm:cache_config_info"]  # not known yet
+    load = LoadSnapshot(
+        num_running=3, num_waiting=2, kv_capacity_tokens=1600, kv_page_tokens=16, kv_active_tokens=100,
+        kv_protected_tokens=300, kv_evictable_tokens=200, kv_free_tokens=1000,
+    )  # fmt: skip
+    metrics.observe(batch(load=load))
+    own = {"model_name": "m", "engine": "0"}
+    assert value(metrics, "vllm:num_requests_running", **own) == 3
+    assert value(metrics, "vllm:num_requests_waiting", **own) == 2
+    assert value(metrics, "vllm:kv_cache_usage_perc", **own) == 0.25
+    assert value(metrics, "vllm:cache_config_info", block_size="16", num_gpu_blocks="100", engine="0") == 1
+    no_adapters = {"max_lora": "0", "running_lora_adapters": "", "waiting_lora_adapters": ""}
+    assert value(metrics, "vllm:lora_requests_info", **no_adapters) > 0
+    assert families >= {series.name for series in VLLM_SERIES}
+
+
+def test_a_scrape_takes_as_many_lines_after_many_requests_as_after_none() -> None:
+    metrics = EngineMetrics("m")
+    before = metrics.render().body.count(b"\n")
+    for number in range(1000):
+        metrics.submitted(f"r#{number}.0")
+        ended = [Delta(f"r#{number}.0", finish="stop")]
+        metrics.observe(batch(admitted=[admitted(number % 100, id_=f"r#{number}.0")], deltas=ended))
+        metrics.ended(RequestTimes(arrived=0.0, num_prompt_tokens=1), "stop", now=float(number))
+    assert metrics.render().body.count(b"\n") == before
+
+
+def test_counters_never_fall_over_a_workers_death_and_its_gauges_go() -> None:
+    metrics = EngineMetrics("m")
+    load = LoadSnapshot(num_running=3, kv_capacity_tokens=1600, kv_page_tokens=16, kv_active_tokens=1600)
+    metrics.observe(batch(load=load, admitted=[admitted(60)]))
+    counted = {key: number for key, number in samples(metrics).items() if key[0].endswith("_total")}
+    metrics.worker_ended()
+    after = samples(metrics)
+    assert all(after[key] == number for key, number in counted.items())
+    gone = ("sapwood_requests_running", "sapwood_kv_tokens", "sapwood_kv_capacity_tokens")
+    assert [value for (name, _), value in after.items() if name in gone] == [0] * 6
 
 
 def test_what_a_step_did_is_counted_by_kind() -> None:
@@ -129,7 +236,9 @@ def test_the_state_is_one_hot() -> None:
 def test_how_long_reused_and_evicted_tokens_had_been_idle_is_sampled() -> None:
     metrics = EngineMetrics("m")
     found = replace(admitted(60), reuse_gap_seconds=(12.0,))
-    metrics.observe(batch(admitted=[found, admitted(0)], evicted=[Evicted(16, "capacity", (90.0,)), Evicted(8, "ttl")]))
+    metrics.observe(
+        batch(admitted=[found, admitted(0, id_="r#1.0")], evicted=[Evicted(16, "capacity", (90.0,)), Evicted(8, "ttl")])
+    )
     assert value(metrics, "sapwood_reuse_gap_seconds_sum", **MODEL) == 12
     assert value(metrics, "sapwood_reuse_gap_seconds_count", **MODEL) == 1
     assert value(metrics, "sapwood_evicted_idle_seconds_sum", **MODEL) == 90

@@ -18,6 +18,7 @@ import psutil
 import pytest
 from support_fake_executor import reference_tokens
 from support_fake_worker import ENDLESS_MODEL, REFUSED_MODEL
+from support_series import Scrape, scrape_of
 from support_service import (
     DEADLINE_SECONDS,
     ENDLESS,
@@ -46,6 +47,31 @@ async def test_tokens_flow_between_two_processes() -> None:
         ids = [token for delta in deltas for token in delta.token_ids]
         assert ids == reference_tokens(b"two processes", 20, vocab_size=VOCAB_SIZE)
     assert await engine.attending == 0
+
+
+async def test_a_killed_worker_takes_its_gauges_along_and_no_counter_falls() -> None:
+    async with process_engine() as engine:
+
+        def scrape() -> Scrape:
+            return scrape_of(engine.client.render_metrics().body.decode())
+
+        await collect(engine.client, generation("before", max_tokens=4))
+        stream = engine.client.generate(generation("during", max_tokens=ENDLESS))
+        await anext(stream)
+        before = scrape()
+        assert before.total("sapwood_kv_tokens", state="free") > 0
+        os.kill(engine.worker.pid, signal.SIGKILL)
+        with pytest.raises(WorkerDied):
+            async for _ in stream:
+                pass
+        for after in (scrape(), scrape()):
+            assert [
+                key for key, value in before.samples.items() if key[0].endswith("_total") and after.samples[key] < value
+            ] == []
+            assert after.by("sapwood_requests_total", "finish_reason") == {"length": 1, "error": 1}
+            assert after.by("sapwood_kv_tokens", "state") == {}
+            assert after.total("sapwood_requests_running") == after.total("sapwood_kv_capacity_tokens") == 0
+            assert after.num_series() == before.num_series()
 
 
 async def test_a_killed_worker_ends_every_open_stream_at_once() -> None:

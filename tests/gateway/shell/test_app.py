@@ -167,12 +167,13 @@ async def test_the_metrics_are_those_of_the_contract(running: Gateway) -> None:
     assert running.series("sapwood_gateway_route_total") == {f'{{result="{route}"}}': 0 for route in GATEWAY_ROUTES}
 
 
-async def test_requests_are_counted_by_model_and_code_and_timed() -> None:
+async def test_requests_are_counted_by_service_model_and_code_and_timed() -> None:
     async with behind(echo, echo) as (running, _):
         for _turn in range(3):
             async with running.client.post("/tokenize", json={"model": MODEL}) as response:
                 await response.read()
-        assert running.series("sapwood_gateway_requests_total") == {f'{{code="200",model="{MODEL}"}}': 3}
+        labels = f'{{code="200",inference_service="{CHAT}",model="{MODEL}"}}'
+        assert running.series("sapwood_gateway_requests_total") == {labels: 3}
         assert running.series("sapwood_gateway_route_total")['{result="least_load"}'] == 3
         assert running.series("sapwood_gateway_overhead_seconds_count") == {"": 3}
         assert running.series("sapwood_gateway_replicas")['{state="fit"}'] == 2

@@ -11,6 +11,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 from support_gateway import (
+    CHAT,
     MODEL,
     Answer,
     Break,
@@ -37,6 +38,12 @@ BODY = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "stream
 @pytest.fixture
 async def steps() -> Steps:
     return Steps()
+
+
+def codes(running: Gateway) -> dict[str, float]:
+    """How requests ended."""
+    counted = running.series("sapwood_gateway_requests_total").items()
+    return {labels.split('"')[1]: value for labels, value in counted}
 
 
 @pytest.fixture
@@ -162,7 +169,9 @@ async def test_a_client_that_leaves_a_stream_takes_the_upstream_connection_along
         await engine.idle.wait()
     await running.traffic.drained()
     assert running.fleet.num_own == 0
-    assert running.series("sapwood_gateway_requests_total") == {f'{{code="499",model="{MODEL}"}}': 1}
+    assert running.series("sapwood_gateway_requests_total") == {
+        f'{{code="499",inference_service="{CHAT}",model="{MODEL}"}}': 1
+    }
 
 
 async def test_a_client_that_leaves_before_the_first_byte_does_too(
@@ -336,6 +345,15 @@ async def test_a_stream_whose_engine_dies_ends_with_an_error_event(running: Gate
     assert blocks[-1] == ""
     assert json.loads(blocks[-2].removeprefix("data: "))["error"]["code"] == "upstream_ended"
     assert running.series("sapwood_gateway_attempt_failures_total")['{reason="cut"}'] == 1
+    assert codes(running) == {"502": 1}
+
+
+async def test_a_stream_that_its_engine_ends_with_an_error_counts_as_one(running: Gateway, steps: Steps) -> None:
+    for item in (b"data: 0\n\n", b'data: {"error":{}}\n\n', None):
+        steps.items.put_nowait(item)
+    async with running.client.post(PATH, json=BODY) as response:
+        assert (await response.read()).endswith(b'{"error":{}}\n\n')
+    assert codes(running) == {"500": 1}
 
 
 async def test_an_answer_that_is_no_stream_breaks_off_where_its_engine_dies() -> None:
@@ -362,6 +380,7 @@ async def test_requests_that_outlast_the_drain_end_with_an_error(
         assert json.loads((await stream.read()).removeprefix(b"data: "))["error"]["code"] == "gateway_stopping"
         assert (await error_of(await waiting, 503))["code"] == "gateway_stopping"
     await running.traffic.drained()
+    assert codes(running) == {"503": 2}
 
 
 # --- what the gateway refuses itself
@@ -411,7 +430,7 @@ async def test_a_body_that_does_not_come_in_time_is_refused() -> None:
         async with running.client.post(PATH, data=begun()) as response:
             assert (await error_of(response, 408))["code"] == "body_timeout"
         assert engine.bodies == []
-        assert running.series("sapwood_gateway_requests_total") == {'{code="408",model=""}': 1}
+        assert running.series("sapwood_gateway_requests_total") == {'{code="408",inference_service="",model=""}': 1}
 
 
 async def test_a_body_that_is_announced_too_large_is_refused_before_it_comes() -> None:
@@ -458,7 +477,7 @@ async def test_names_that_clients_make_up_make_no_series() -> None:
         for number in range(5):
             async with running.client.post(PATH, json={"model": f"made-up-{number}"}) as response:
                 assert response.status == 404
-        assert running.series("sapwood_gateway_requests_total") == {'{code="404",model=""}': 5}
+        assert running.series("sapwood_gateway_requests_total") == {'{code="404",inference_service="",model=""}': 5}
 
 
 async def test_nothing_that_a_client_wrote_is_logged(caplog: pytest.LogCaptureFixture) -> None:

@@ -248,7 +248,7 @@ class Door:
 
     def rejected(self) -> float:
         """Return how many were turned away."""
-        [line] = [each for each in self.metrics.render().decode().splitlines() if 'reason="overload"' in each]
+        [line] = [each for each in self.metrics.render().body.decode().splitlines() if 'reason="overload"' in each]
         return float(line.split()[1])
 
     def come(self, tenant: str, *, share: int = 1, tokens: int = 100) -> asyncio.Task[None]:

@@ -61,8 +61,14 @@ def test_a_service_becomes_these_objects() -> None:
 
 def test_where_the_cluster_has_more_apis_it_becomes_more() -> None:
     more = set(children(**EXPOSED)) - set(children(apis=frozenset(), **EXPOSED))
-    assert more == {("PodMonitor", "chat-engine"), ("Ingress", "chat"), ("HTTPRoute", "chat")}
+    assert more == {
+        ("PodMonitor", "chat-engine"),
+        ("PrometheusRule", "chat-engine"),
+        ("Ingress", "chat"),
+        ("HTTPRoute", "chat"),
+    }
     assert ("PodMonitor", "chat-engine") not in children(observability={"podMonitor": "Disabled"})
+    assert ("PrometheusRule", "chat-engine") not in children(observability={"alerts": False})
 
 
 def test_every_child_is_owned_labelled_and_of_a_kind_that_may_be_deleted_again() -> None:
@@ -359,6 +365,45 @@ def test_the_ingress_leads_to_the_address() -> None:
     assert rule["http"]["paths"][0]["backend"]["service"] == {"name": "chat", "port": {"name": "http"}}
 
 
+def test_prometheus_knows_the_service_of_each_pod_that_it_scrapes() -> None:
+    """By the name that Prometheus makes of a pod's label."""
+    monitor = children()["PodMonitor", "chat-engine"]["spec"]
+    template = children()["Deployment", "chat-engine"]["spec"]["template"]
+    assert monitor["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
+    (endpoint,) = monitor["podMetricsEndpoints"]
+    assert (endpoint["port"], endpoint["path"]) == ("admin", "/metrics")
+    assert template["metadata"]["labels"]["serving.sapwood.dev/service"] == "chat"
+    source = "__meta_kubernetes_pod_label_serving_sapwood_dev_service"
+    assert endpoint["relabelings"] == [{"sourceLabels": [source], "targetLabel": "inference_service"}]
+
+
+def rules(**rest: Any) -> list[Mapping[str, Any]]:
+    groups = children(**rest)["PrometheusRule", "chat-engine"]["spec"]["groups"]
+    return [rule for group in groups for rule in group["rules"]]
+
+
+def test_rules_are_about_the_service_and_alerts_link_to_the_runbooks() -> None:
+    alerts = [rule for rule in rules() if "alert" in rule]
+    assert alerts
+    assert all('namespace="team",inference_service="chat"' in rule["expr"] for rule in rules() if "record" in rule)
+    for alert in alerts:
+        assert alert["annotations"]["runbook_url"] == f"{SETTINGS.runbook_url}#{alert['alert'].lower()}"
+
+
+def test_alerts_hold_a_service_to_the_time_to_first_token_that_it_promises() -> None:
+    promised = {"autoscaling": {"maxReplicas": 2, "slo": {"ttftP90": "500ms"}}}
+    assert any('le="0.5"' in rule["expr"] for rule in rules(**promised))
+    assert any('le="2.0"' in rule["expr"] for rule in rules())
+
+
+def test_what_a_prometheus_selects_by_stands_beside_our_own_labels() -> None:
+    settings = replace(SETTINGS, metrics_labels=(("release", "prometheus"), ("app.kubernetes.io/part-of", "else")))
+    for kind in ("PodMonitor", "PrometheusRule"):
+        labels = children(settings=settings)[kind, "chat-engine"]["metadata"]["labels"]
+        assert (labels["release"], labels["app.kubernetes.io/part-of"]) == ("prometheus", "sapwood")
+    assert "release" not in children(settings=settings)["Deployment", "chat-engine"]["metadata"]["labels"]
+
+
 def test_the_route_leads_to_the_gateways_own_service() -> None:
     elsewhere = children(**EXPOSED)["HTTPRoute", "chat"]["spec"]["rules"][0]["backendRefs"]
     assert elsewhere == [{"name": "sapwood-gateway", "namespace": "sapwood-system", "port": 80}]
@@ -369,11 +414,12 @@ def test_the_route_leads_to_the_gateways_own_service() -> None:
 
 
 def test_what_the_spec_asks_for_by_name_and_the_cluster_lacks_is_told() -> None:
-    spec = read(a_service(observability={"podMonitor": "Enabled"}, **EXPOSED))
+    spec = read(a_service(observability={"podMonitor": "Enabled", "alerts": True}, **EXPOSED))
     assert [field for field, _, _ in missing_apis(spec, frozenset())] == [
         "exposure.ingress",
         "exposure.gateway",
         "observability.podMonitor",
+        "observability.alerts",
     ]
     assert missing_apis(spec, ALL_APIS) == ()
     assert missing_apis(read(a_service()), frozenset()) == ()

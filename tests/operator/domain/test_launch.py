@@ -9,6 +9,7 @@ from support_operator import SETTINGS, WITH_SECRET, a_service
 
 from sapwood_contract import launch as contract
 from sapwood_contract.launch import LaunchOptions
+from sapwood_engine.config import engine_config
 from sapwood_operator.domain import launch
 from sapwood_operator.domain.spec import ATTENTION, EVICTIONS, SCHEDULERS, read
 from sapwood_operator.errors import InvalidSpec
@@ -18,12 +19,17 @@ FULL: dict[str, Any] = {
     "engine": {
         "contextLength": 8192,
         "memoryFraction": "0.88",
-        "kvCache": {"pageSize": 32, "radix": {"enabled": False, "evictionPolicy": "SLRU"}},
+        "kvCache": {
+            "pageSize": 32,
+            "radix": {"enabled": False, "evictionPolicy": "SLRU"},
+            "missRatioCurve": {"enabled": False, "sampleRate": "0.1"},
+        },
         "scheduler": {"policy": "LPM", "maxRunning": 128, "maxQueued": 2000, "chunkedPrefillTokens": 4096},
         "attentionBackend": "CPU",
         "extraArgs": ["--seed=7", "--quantization=int8"],
     },
     "rollout": {"drainTimeout": "2m"},
+    "observability": {"tracing": {"endpoint": "http://collector.tracing.svc:4318", "samplingRatio": "1.0"}},
 }
 
 
@@ -47,6 +53,8 @@ def test_the_engine_reads_back_everything_that_the_spec_says() -> None:
         page_size=32,
         prefix_cache="off",
         eviction_policy="slru",
+        miss_ratio_curve="off",
+        mrc_sample_rate=0.1,
         scheduler_policy="lpm",
         max_running=128,
         max_queued=2000,
@@ -54,6 +62,8 @@ def test_the_engine_reads_back_everything_that_the_spec_says() -> None:
         max_step_tokens=4096,
         attention_backend="cpu",
         drain_seconds=120,
+        otlp_endpoint="http://collector.tracing.svc:4318",
+        trace_sampling_ratio=1.0,
         seed=7,
         quantization="int8",
     )
@@ -69,6 +79,12 @@ def test_what_the_spec_leaves_out_the_engine_decides() -> None:
         "--kv-events-port=8002",
         "--drain-seconds=600.0",
     ]
+
+
+@pytest.mark.parametrize("rate", ["0.001", "1"])
+def test_the_engine_takes_every_share_of_pages_that_the_operator_lets_through(rate: str) -> None:
+    options = engine_reads(a_service(engine={"kvCache": {"missRatioCurve": {"sampleRate": rate}}}))
+    assert engine_config(options).cache.mrc_sample_rate == float(rate)
 
 
 @pytest.mark.parametrize("policy", ["LeastLoad", "RoundRobin"])

@@ -101,7 +101,9 @@ def test_a_service_restored_from_a_backup_is_made_although_it_says_that_it_was()
     assert conditions_of(step)["Ready"] == ("False", "Creating")
 
 
-@pytest.mark.parametrize("kind", ["ServiceAccount", "NetworkPolicy", "PodDisruptionBudget", "ConfigMap", "PodMonitor"])
+@pytest.mark.parametrize(
+    "kind", ["ServiceAccount", "NetworkPolicy", "PodDisruptionBudget", "ConfigMap", "PodMonitor", "PrometheusRule"]
+)
 def test_a_child_deleted_by_hand_is_made_anew(kind: str) -> None:
     world = converged()
     (gone,) = [ref for ref in world.children if ref.kind == kind]
@@ -314,7 +316,7 @@ def test_the_deployment_of_somebody_else_counts_for_nothing() -> None:
 @pytest.mark.parametrize(("api_version", "kind"), sorted(ALL_APIS | {("autoscaling/v2", "HorizontalPodAutoscaler")}))
 def test_an_object_of_somebody_else_is_never_deleted(api_version: str, kind: str) -> None:
     ref, other = a_stranger(api_version, kind, "chat")
-    world = converged(observability={"podMonitor": "Disabled"})
+    world = converged(observability={"podMonitor": "Disabled", "alerts": False})
     assert planned(replace(world, children={**world.children, ref: other})).deletes == ()
 
 
@@ -327,6 +329,14 @@ def test_an_object_of_a_former_service_of_the_same_name_is_not_deleted_by_the_ne
     assert planned(replace(changed(world, exposure={}), children=children)).deletes == tuple(
         delete for delete in planned(changed(world, exposure={})).deletes if delete.ref != ref
     )
+
+
+def test_nobody_watches_a_service_that_does_not_want_it_any_more() -> None:
+    deletes = planned(changed(converged(), observability={"podMonitor": "Disabled", "alerts": False})).deletes
+    assert [(d.ref.kind, d.ref.name, d.uid) for d in deletes] == [
+        ("PodMonitor", "chat-engine", "uid-of-PodMonitor"),
+        ("PrometheusRule", "chat-engine", "uid-of-PrometheusRule"),
+    ]
 
 
 def test_what_is_ours_and_no_longer_wanted_is_deleted_by_its_uid() -> None:

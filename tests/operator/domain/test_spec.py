@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from support_operator import a_service
 
+from sapwood_contract.alerting import TTFT_BORDERS, ServiceObjectives
 from sapwood_operator.domain.model import (
     BuiltinModel,
     ClaimCache,
@@ -17,6 +18,7 @@ from sapwood_operator.domain.model import (
     PodCache,
     SecretKey,
 )
+from sapwood_operator.domain.observability import NoTracing, Observability, Tracing
 from sapwood_operator.domain.routing import Routing, Tenancy
 from sapwood_operator.domain.spec import MAX_LEVELS, FixedReplicas, Rollout, ScaledReplicas, read
 from sapwood_operator.errors import InvalidSpec
@@ -35,6 +37,32 @@ def test_the_smallest_service_has_every_default() -> None:
         policy="PrefixAffinity", hot_prefix_replicas=(1, 4), queue_max_requests=0, queue_max_wait_seconds=30
     )
     assert spec.tenancy == Tenancy(authentication="None", cache_sharing="Tenant")
+    assert (spec.engine.miss_ratio_curve, spec.engine.mrc_sample_rate) == (True, 0.05)
+    assert spec.observability == Observability(
+        pod_monitor="Auto", alerts="Auto", objectives=ServiceObjectives(), tracing=NoTracing()
+    )
+
+
+@pytest.mark.parametrize(("alerts", "read_as"), [(None, "Auto"), (True, "Enabled"), (False, "Disabled")])
+def test_alerts_are_made_where_they_can_be_unless_somebody_says(alerts: bool | None, read_as: str) -> None:
+    assert read(a_service(observability={"alerts": alerts})).observability.alerts == read_as
+
+
+@pytest.mark.parametrize(("given", "ratio"), [({}, 0.01), ({"samplingRatio": "0"}, 0), ({"samplingRatio": "1"}, 1)])
+def test_of_traces_a_share_is_kept(given: dict[str, Any], ratio: float) -> None:
+    tracing = {"endpoint": "http://collector:4318", **given}
+    assert read(a_service(observability={"tracing": tracing})).observability.tracing == Tracing(
+        "http://collector:4318", ratio
+    )
+
+
+@pytest.mark.parametrize(
+    ("promised", "counted"),
+    [("2s", 2.0), ("1500ms", 2.0), ("1s500ms", 2.0), ("3s", 5.0), ("1ms", 0.001), ("2h", TTFT_BORDERS[-1])],
+)
+def test_a_promise_is_held_to_the_next_time_that_is_counted(promised: str, counted: float) -> None:
+    service = a_service(autoscaling={"maxReplicas": 2, "slo": {"ttftP90": promised}})
+    assert read(service).observability.objectives == ServiceObjectives(ttft_seconds=counted)
 
 
 @pytest.mark.parametrize(
@@ -132,6 +160,17 @@ def test_who_decides_the_number_of_replicas_is_read(fields: dict[str, Any], repl
         ({"placement": {"tolerations": ["x"]}}, "spec.placement.tolerations: .* list of objects"),
         ({"replicas": -1}, "spec.replicas: -1 .* at least 0"),
         ({"autoscaling": {"minReplicas": 3, "maxReplicas": 2}}, "spec.autoscaling.maxReplicas: 2 .* at least 3"),
+        ({"autoscaling": {"slo": {"ttftP90": "0s"}}}, "spec.autoscaling.slo.ttftP90: '0s' .* above zero"),
+        ({"observability": {"alerts": "yes"}}, "spec.observability.alerts: 'yes' .* true or false"),
+        ({"observability": {"tracing": {}}}, "spec.observability.tracing.endpoint: None .* required"),
+        (
+            {"observability": {"tracing": {"endpoint": "http://a", "samplingRatio": "2"}}},
+            'spec.observability.tracing.samplingRatio: \'2\' .* from "0" to "1"',
+        ),
+        (
+            {"engine": {"kvCache": {"missRatioCurve": {"sampleRate": "0"}}}},
+            'spec.engine.kvCache.missRatioCurve.sampleRate: \'0\' .* from "0.001" to "1"',
+        ),
         ({"rollout": {"maxSurge": "a lot"}}, "spec.rollout.maxSurge: 'a lot' .* a percentage"),
         ({"rollout": {"drainTimeout": "soon"}}, "spec.rollout.drainTimeout: 'soon' .* a duration"),
         ({"rollout": {"drainTimeout": 600}}, "spec.rollout.drainTimeout: 600 .* a duration"),

@@ -17,7 +17,6 @@ ASKED: dict[str, dict[str, Any]] = {
     "spec.engine.kvCache.dtype": {"engine": {"kvCache": {"dtype": "Int8"}}},
     "spec.engine.kvCache.host": {"engine": {"kvCache": {"host": {"size": "1Gi"}}}},
     "spec.engine.kvCache.shared": {"engine": {"kvCache": {"shared": {"backend": "Redis"}}}},
-    "spec.engine.kvCache.missRatioCurve": {"engine": {"kvCache": {"missRatioCurve": {}}}},
     "spec.engine.attentionBackend": {"engine": {"attentionBackend": "Triton"}},
     "spec.engine.speculative": {"engine": {"speculative": {"method": "NGram"}}},
     "spec.engine.lora": {"engine": {"lora": {"enabled": True}}},
@@ -25,9 +24,7 @@ ASKED: dict[str, dict[str, Any]] = {
     "spec.resources.limits[nvidia.com/gpu]": {"resources": {"limits": {"nvidia.com/gpu": "1"}}},
     "spec.autoscaling": {"autoscaling": {"maxReplicas": 2}},
     "spec.exposure.inferencePool": {"exposure": {"inferencePool": {"create": True}}},
-    "spec.observability.alerts": {"observability": {"alerts": True}},
     "spec.observability.dashboards": {"observability": {"dashboards": True}},
-    "spec.observability.tracing": {"observability": {"tracing": {"endpoint": "http://otel"}}},
 }
 
 
@@ -45,13 +42,14 @@ def test_a_field_that_is_not_built_is_named_where_it_asks_for_something(path: st
     [
         {},
         {"engine": {"device": "Auto", "attentionBackend": "CPU", "parallelism": {"tensor": 1, "data": 1}}},
-        {"engine": {"lora": {"enabled": False}, "kvCache": {"missRatioCurve": {"enabled": False}, "dtype": "Auto"}}},
+        {"engine": {"lora": {"enabled": False}, "kvCache": {"missRatioCurve": {}, "dtype": "Auto"}}},
         {"resources": {"limits": {"cpu": "2", "nvidia.com/gpu": "0"}}},
         {"routing": {"policy": "PrefixAffinity", "queue": {}}, "tenancy": {"authentication": "ApiKey"}},
-        {"exposure": {"inferencePool": {"create": False}}, "observability": {"alerts": False, "podMonitor": "Auto"}},
+        {"exposure": {"inferencePool": {"create": False}}},
+        {"observability": {"alerts": True, "dashboards": False, "tracing": {"endpoint": "http://otel:4318"}}},
         {"engine": None, "routing": "nonsense"},
     ],
-    ids=["nothing", "engine", "switched off", "no GPU", "routing", "outside", "nonsense"],
+    ids=["nothing", "engine", "switched off", "no GPU", "routing", "outside", "watched", "nonsense"],
 )
 def test_a_field_that_asks_for_nothing_new_is_not_named(fields: dict[str, Any]) -> None:
     assert unsupported_fields(a_service(**fields)) == ()

@@ -94,7 +94,7 @@ def test_a_turn_that_must_be_tried_again_is_and_is_counted() -> None:
     turns = Turns({A: [TryAgain("Conflict", "changed"), TryAgain("Busy", "later", 40.0)]})
     metrics = play(turns, script)
     assert [time for time, _ in turns.began] == [0.0, 12.0, 62.0]
-    assert b'sapwood_operator_reconcile_errors_total{kind="InferenceService"} 2.0' in metrics.text()
+    assert b'sapwood_operator_reconcile_errors_total{kind="InferenceService"} 2.0' in metrics.render().body
 
 
 def test_a_mistake_in_one_turn_is_tried_again_and_stops_nobody(caplog: pytest.LogCaptureFixture) -> None:
@@ -156,5 +156,5 @@ def test_the_time_of_each_turn_is_measured() -> None:
         workers.wake(A)
         await asyncio.sleep(math.pi * 10)
 
-    text = play(Turns(), script).text().decode()
+    text = play(Turns(), script).render().body.decode()
     assert 'sapwood_operator_reconcile_seconds_sum{kind="InferenceService"} 10.0' in text

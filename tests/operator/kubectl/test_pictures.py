@@ -65,6 +65,7 @@ def test_status_has_a_line_for_each_condition_and_the_counts_and_the_address(rea
         "  address   http://chat.team.svc.cluster.local\n"
         "  routing   LeastLoad\n"
         "  callers   whoever reaches the gateway\n"
+        "  watched   no PodMonitor or PrometheusRule seen\n"
     )
 
 
@@ -87,6 +88,14 @@ def test_where_keys_are_asked_for_the_tenants_are_counted_and_those_in_trouble_a
     text = render_explain(picture, now=NOW)
     assert "Tenants\n  zeta  KeyConflict: ci with acme\n  new   NotSeenYet\n" in text
     assert "Tenants" not in render_explain(ready, now=NOW)
+
+
+def test_who_watches_a_service_is_told(ready: Picture) -> None:
+    made = [{"kind": kind, "metadata": {"name": "chat-engine"}} for kind in ("PodMonitor", "PrometheusRule")]
+    tracing = {"observability": {"tracing": {"endpoint": "http://collector.tracing.svc:4318"}}}
+    service = {**ready.service, "spec": {**ready.service["spec"], **tracing}}
+    text = render_status(replace(ready, service=service, objects=(*ready.objects, *made)))
+    assert "  watched   by PodMonitor and PrometheusRule; traces go to http://collector.tracing.svc:4318\n" in text
 
 
 def test_a_cause_that_two_conditions_share_is_told_once(stuck: Picture) -> None:

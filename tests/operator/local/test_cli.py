@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from sapwood_operator.local.cli import read_options
+from sapwood_contract.local_state import ADMIN_KEY_FILE
+from sapwood_operator.local.cli import gateway_arguments, read_options
+from sapwood_operator.local.documents import Documents
 
 SAPWOOD = [sys.executable, "-m", "sapwood"]
 
@@ -68,6 +70,8 @@ def test_a_state_folder_that_is_in_use_or_cannot_be_made_is_told(tmp_path: Path)
     [
         ([], "the following arguments are required: -f/--file"),
         (["-f", "a", "--port=0"], "0 is not a port from 1 to 65534"),
+        (["-f", "a", "--otlp-endpoint=collector:4317"], "'collector:4317' is not an address such as"),
+        (["-f", "a", "--trace-sampling-ratio=nan"], "nan is not a share from 0 to 1"),
         (["-f", "a", "--volume=weights"], "'weights' is not NAME=FOLDER"),
         (["-f", "a", "--replicas=2"], "unrecognized arguments: --replicas=2"),
     ],
@@ -86,3 +90,18 @@ def test_options_are_read() -> None:
     assert options.files == (Path("a"), Path("b"))
     assert options.folders == {"weights": Path("/data")}
     assert options.state_folder == Path("/state/sapwood/local-8080")
+    assert not [argument for argument in gateway_arguments(options, Documents()) if "otlp" in argument]
+
+
+def test_the_gateway_traces_where_it_is_told_to() -> None:
+    given = ["--otlp-endpoint=http://127.0.0.1:4318", "--trace-sampling-ratio=1"]
+    arguments = gateway_arguments(read_options(["-f", "a", *given], {}), Documents())
+    assert {"--otlp-endpoint=http://127.0.0.1:4318", "--trace-sampling-ratio=1.0"} < set(arguments)
+
+
+def test_a_key_opens_the_gateways_console_where_a_service_asks_for_keys() -> None:
+    options = read_options(["-f", "a", "--state-folder=/state"], {})
+    spec = {"tenancy": {"authentication": "ApiKey"}}
+    key = f"--admin-key-file=/state/{ADMIN_KEY_FILE}"
+    assert key in gateway_arguments(options, Documents(services=({"spec": spec}, {"spec": {}})))
+    assert key not in gateway_arguments(options, Documents(services=({"spec": {}},)))

@@ -53,6 +53,7 @@ def machine(tmp_path: Path) -> Machine:
         folders={"weights": tmp_path},
         secrets={("team", "hub"): {"token": b"abc"}, ("other", "elsewhere"): {"token": b"abc"}},
         environment={"HF_TOKEN": "mine"},
+        admin_key_file=tmp_path / "admin-key",
         keep=keep,
     )
 
@@ -144,6 +145,18 @@ def test_a_secret_is_a_variable_or_a_folder(machine: Machine, tmp_path: Path) ->
     )
     options = parse(made(pod, machine).arguments[1:])
     assert options.gateway_credential_file == str(tmp_path / "kept/team/hub/credential")
+    assert options.admin_key_file == str(tmp_path / "admin-key")
+
+
+def test_who_has_an_admin_key_of_its_own_keeps_it(machine: Machine) -> None:
+    args = ("serve", "--gateway-credential-file=/a", "--admin-key-file=/b")
+    options = parse(made(a_pod(args=args), machine).arguments[1:])
+    assert options.admin_key_file == "/b"
+
+
+def test_an_engine_that_is_open_to_all_stays_so(machine: Machine) -> None:
+    options = parse(made(a_pod(args=("serve",)), machine).arguments[1:])
+    assert options.admin_key_file is None
 
 
 def test_a_secret_that_no_file_has_may_be_a_variable_of_the_users_own(machine: Machine) -> None:

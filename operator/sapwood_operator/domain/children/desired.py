@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sapwood_operator.domain import launch
-from sapwood_operator.domain.children import http_route, ingress, pod_monitor
+from sapwood_operator.domain.children import http_route, ingress, pod_monitor, prometheus_rule
 from sapwood_operator.domain.children.config_map import routing_config_map
 from sapwood_operator.domain.children.credential import credential_secret
 from sapwood_operator.domain.children.deployment import deployment
@@ -21,6 +21,7 @@ from sapwood_operator.settings import OperatorSettings
 OPTIONAL_APIS = frozenset(
     {
         (pod_monitor.API_VERSION, pod_monitor.KIND),
+        (prometheus_rule.API_VERSION, prometheus_rule.KIND),
         (ingress.API_VERSION, ingress.KIND),
         (http_route.API_VERSION, http_route.KIND),
     }
@@ -52,7 +53,8 @@ def missing_apis(spec: ServiceSpec, apis: frozenset[tuple[str, str]]) -> tuple[t
     asked = (
         (isinstance(spec.exposure.ingress, IngressExposure), "exposure.ingress", ingress),
         (isinstance(spec.exposure.gateway, GatewayExposure), "exposure.gateway", http_route),
-        (spec.pod_monitor == "Enabled", "observability.podMonitor", pod_monitor),
+        (spec.observability.pod_monitor == "Enabled", "observability.podMonitor", pod_monitor),
+        (spec.observability.alerts == "Enabled", "observability.alerts", prometheus_rule),
     )
     return tuple(
         (field, module.API_VERSION, module.KIND)
@@ -75,12 +77,22 @@ def desired_children(
         disruption_budget(spec),
         *([credential_secret(spec, settings)] if launch.has_credential(spec, settings) else []),
         deployment(spec, settings, replicas),
+        *_watched(spec, settings, apis),
     ]
-    if (pod_monitor.API_VERSION, pod_monitor.KIND) in apis and spec.pod_monitor != "Disabled":
-        children.append(pod_monitor.pod_monitor(spec))
     if is_served(spec, settings):
         children += [routing_config_map(spec), gateway_service(spec, settings), *_outside(spec, settings, apis)]
     return tuple(children)
+
+
+def _watched(
+    spec: ServiceSpec, settings: OperatorSettings, apis: frozenset[tuple[str, str]]
+) -> list[Mapping[str, Any]]:
+    children: list[Mapping[str, Any]] = []
+    if spec.observability.pod_monitor != "Disabled" and (pod_monitor.API_VERSION, pod_monitor.KIND) in apis:
+        children.append(pod_monitor.pod_monitor(spec, settings))
+    if spec.observability.alerts != "Disabled" and (prometheus_rule.API_VERSION, prometheus_rule.KIND) in apis:
+        children.append(prometheus_rule.prometheus_rule(spec, settings))
+    return children
 
 
 def _outside(

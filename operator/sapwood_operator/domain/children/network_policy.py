@@ -1,4 +1,4 @@
-"""The NetworkPolicy: who may speak to an engine. Where it connects to is left open, for models come from anywhere."""
+"""The NetworkPolicy: who may speak to an engine. Where it connects to is left open, for models and traces."""
 
 from __future__ import annotations
 

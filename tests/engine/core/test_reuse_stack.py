@@ -1,0 +1,189 @@
+"""Stack distances: those of a list that is searched, where everything is sampled; bounded; namespaces apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sapwood_engine.core.keys import token_key
+from sapwood_engine.core.request import Namespace
+from sapwood_engine.core.reuse_stack import Reused, ReuseStack, Trail
+
+ONE, OTHER = Namespace("model", tenant="one"), Namespace("model", tenant="other")
+UNIT_TOKENS = 2
+UNIT_BYTES = 4 * UNIT_TOKENS
+Tokens = Sequence[int]
+# So few different tokens that sequences begin alike, part, meet again and are each other's beginnings.
+SEQUENCES = st.lists(st.integers(1, 2), min_size=1, max_size=9)
+USES = st.lists(st.tuples(st.sampled_from([ONE, OTHER]), SEQUENCES, st.lists(st.integers(1, 2), max_size=5)))
+
+
+Unit = tuple[Namespace, tuple[int, ...]]
+"""Whatever its sequence begins with as far as its end."""
+
+
+class SearchedList:
+    """An LRU stack as a list, the latest first."""
+
+    def __init__(self) -> None:
+        self._units: list[Unit] = []
+        self._used_in: dict[Unit, int] = {}
+        self._num_uses = 0
+
+    def use(self, namespace: Namespace, tokens: Tokens) -> list[int]:
+        """Return the distances of the units that are there, then move all to the top."""
+        ends = [*range(UNIT_TOKENS, len(tokens), UNIT_TOKENS), len(tokens)]
+        units = [(namespace, tuple(tokens[:end])) for end in ends]
+        found = []
+        for unit in units:
+            if unit not in self._units:
+                break
+            found.append(self._units.index(unit) + 1)
+        self._units = [
+            *units,
+            *(each for each in self._units if each not in units and not self._is_superseded(each, units)),
+        ]
+        self._num_uses += 1
+        self._used_in.update(dict.fromkeys(units, self._num_uses))
+        return found
+
+    def _is_superseded(self, unit: Unit, units: list[Unit]) -> bool:
+        """A unit filled in part goes with the one before it, where a sequence uses that and goes on as it does."""
+        namespace, tokens = unit
+        before = (namespace, tokens[: len(tokens) // UNIT_TOKENS * UNIT_TOKENS])
+        goes_on = any(each[0] == namespace and each[1][: len(tokens)] == tokens for each in units)
+        return before != unit and goes_on and self._used_in.get(before) == self._used_in[unit]
+
+
+def stack(*, sample_rate: float = 1.0, most_marks: int = 1_000) -> ReuseStack:
+    return ReuseStack(unit_bytes=UNIT_BYTES, sample_rate=sample_rate, most_marks=most_marks)
+
+
+def use(used: ReuseStack, namespace: Namespace, tokens: Tokens, *, num_found: int = 0) -> list[Reused]:
+    trail, key = Trail(namespace), token_key(tokens)
+    used.follow(trail, key, exact=(0, num_found - 1))
+    return used.use(trail, key, num_found=num_found)
+
+
+def distances(found: Sequence[Reused]) -> list[float]:
+    """Of each unit found."""
+    return [each.distance + at for each in found for at in range(round(each.num_units))]
+
+
+@given(USES)
+def test_where_everything_is_sampled_every_distance_is_that_in_a_searched_list(
+    uses: list[tuple[Namespace, list[int], list[int]]],
+) -> None:
+    used, model = stack(), SearchedList()
+    for namespace, prompt, answer in uses:
+        trail, key = Trail(namespace), token_key(prompt)
+        used.follow(trail, key, exact=(0,))
+        assert distances(used.use(trail, key)) == model.use(namespace, prompt)
+        key = token_key(prompt + answer)
+        used.follow(trail, key)
+        assert distances(used.use(trail, key)) == model.use(namespace, prompt + answer)
+
+
+@given(USES)
+def test_a_small_table_of_slots_changes_no_distance_that_is_still_known(
+    uses: list[tuple[Namespace, list[int], list[int]]],
+) -> None:
+    """Slots are numbered anew again and again; what is forgotten is the bottom of the stack."""
+    used, model = stack(most_marks=24), SearchedList()
+    for namespace, prompt, _ in uses:
+        found = distances(use(used, namespace, prompt))
+        assert found == model.use(namespace, prompt)[: len(found)]
+        assert used.num_marks <= 24
+
+
+def test_the_beginning_of_a_sequence_is_nearer_than_its_end() -> None:
+    used = stack()
+    use(used, ONE, [1] * 6)
+    use(used, ONE, [2] * 4)
+    assert distances(use(used, ONE, [1] * 6)) == [3, 4, 5]
+
+
+def test_namespaces_share_the_stack_but_no_unit_of_it() -> None:
+    used = stack()
+    use(used, ONE, [1, 1])
+    assert use(used, OTHER, [1, 1]) == []
+    assert distances(use(used, ONE, [1, 1])) == [2]
+
+
+def test_what_a_namespace_forgets_another_one_keeps() -> None:
+    used = stack()
+    use(used, ONE, [1, 1])
+    use(used, OTHER, [2, 2])
+    used.forget(ONE)
+    assert use(used, ONE, [1, 1]) == []
+    assert distances(use(used, OTHER, [2, 2])) == [2]
+    used.forget(None)
+    assert used.num_marks == used.num_units == 0
+
+
+def test_ends_and_first_units_are_known_exactly_however_little_is_sampled() -> None:
+    used = stack(sample_rate=1e-6)
+    use(used, ONE, [1] * 200)
+    use(used, ONE, [2] * 100)
+    found = use(used, ONE, [1] * 200 + [3] * 50)
+    assert distances(found) == list(range(51, 151))
+    assert not any(each.is_estimate for each in found)
+
+
+def test_where_the_live_tree_parts_is_known_exactly_from_then_on() -> None:
+    used = stack(sample_rate=1e-6)
+    use(used, ONE, [1] * 200)
+    found = use(used, ONE, [1] * 60 + [2] * 40, num_found=30)
+    assert distances(found) == list(range(1, 31))
+    assert distances(use(used, ONE, [1] * 60 + [3] * 40)) == list(range(1, 31))
+
+
+def test_what_parts_where_nobody_knew_is_right_on_average() -> None:
+    """A shared beginning of 30 units, evicted long ago, of which 10 % are followed."""
+    random = Random(1)
+    num_found = []
+    for _ in range(400):
+        used = stack(sample_rate=0.1)
+        shared = [random.randrange(1_000) for _ in range(60)]
+        for _ in range(2):
+            found = use(used, ONE, shared + [random.randrange(1_000) for _ in range(100)])
+        num_found.append(sum(each.num_units for each in found))
+    assert abs(sum(num_found) / len(num_found) - 30) < 3
+
+
+def test_the_weight_of_the_stack_stays_right_on_average_where_sequences_part() -> None:
+    random = Random(2)
+    weights = []
+    for _ in range(300):
+        used = stack(sample_rate=0.1)
+        shared = [random.randrange(1_000) for _ in range(60)]
+        for _ in range(3):
+            use(used, ONE, shared + [random.randrange(1_000) for _ in range(100)])
+        weights.append(used.num_units)
+    assert abs(sum(weights) / len(weights) - 180) < 10
+
+
+def test_a_sequence_that_was_not_kept_leaves_nothing() -> None:
+    used = stack()
+    trail, key = Trail(ONE), token_key([1] * 8)
+    used.follow(trail, key, exact=(0,))
+    used.use(trail, key)
+    admission = trail.use
+    assert admission is not None
+    assert not used.follow(trail, key[: 2 * UNIT_BYTES])
+    used.use(trail, key[: 2 * UNIT_BYTES])
+    used.retract(admission)
+    assert used.num_units == 2
+    assert distances(use(used, ONE, [1] * 8)) == [1, 2]
+
+
+def test_memory_is_bounded_by_forgetting_what_was_used_longest_ago() -> None:
+    used = stack(most_marks=50)
+    for number in range(500):
+        use(used, ONE, [number] * 20)
+    assert used.num_marks <= 50
+    assert distances(use(used, ONE, [499] * 20)) == list(range(1, 11))
+    assert use(used, ONE, [0] * 20) == []
