@@ -14,6 +14,7 @@
 #   make bench-start                            how long a start takes, with kernels to compile and without
 #   make bench-profile                          where a served engine's time goes while 16 streams decode
 #   make bench-gateway                          what the gateway adds to a first token and takes from 200 streams
+#   make bench-curve                            what the miss-ratio curve takes of steps
 #   make bench-core                             the pure core beside baselines, one JSON object a line
 #   make soak                                   1,000,000 random operations on cache and scheduler
 #   make docs                                   write the generated parts of README.md and engine/README.md
@@ -28,7 +29,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .PHONY: help serve local top test e2e check bench bench-limits bench-growth bench-endurance bench-interference bench-start \
-	bench-profile bench-gateway bench-core soak docs console-pictures dashboards dashboard-pictures constraints clean
+	bench-profile bench-gateway bench-curve bench-core soak docs console-pictures dashboards dashboard-pictures constraints clean
 
 PYTHON ?= python3
 VENV ?= .venv

@@ -1,8 +1,7 @@
 """Recording rules and alerts as data. PromQL is written once, with ``@`` where a service's own matchers go.
 
 Names of series are those of `sapwood_contract.metrics`. No rule takes what is absent for zero: a ratio of nothing is
-absent, so that a service scaled to none is silent; where a series appears only with its first event, as a gateway's
-503, its zero is taken from a total that is there. A rate is taken of each series before any sum, so that a restart is
+absent, so that a service scaled to none is silent. A rate is taken of each series before any sum, so that a restart is
 no fall.
 
 Of the design's alerts three have no series to look at yet: SpecDecodeUseless (speculative decoding), AutoscalerBlind
@@ -260,12 +259,13 @@ ENGINE_ALERTS = (
     ),
     Alert(
         name="ReplicaStuckLoading",
-        # Over 5 minutes, so that a container that restarts again and again is seen through its absences.
-        expr=f'max by ({_BY_REPLICA}) (max_over_time(sapwood_engine_state{{@,state=~"ready|draining"}}[5m])) == 0',
+        # Longer than Kubernetes' longest back-off (5m) and the way to the first scrape: a container that restarts
+        # again and again is seen through its absences. One that was taken away is seen as long: it may not fire.
+        expr=f'max by ({_BY_REPLICA}) (max_over_time(sapwood_engine_state{{@,state=~"ready|draining"}}[10m])) == 0',
         severity="warning",
-        pending="15m",
+        pending="20m",
         summary=f"A replica does not become ready: {_SERVICE}",
-        description="Pod {{ $labels.pod }} has been loading or warming for 15m, in one start or in many.",
+        description="Pod {{ $labels.pod }} has been loading or warming for 20m, in one start or in many.",
     ),
     Alert(
         name="CacheInvariantBroken",
@@ -286,13 +286,11 @@ ENGINE_ALERTS = (
 def gateway_objective(objectives: ServiceObjectives) -> Objective:
     """Return what users get at the gateway, every service alike."""
     counted = f"sum by ({_BY_SERVICE}) (rate(sapwood_gateway_requests_total{{code%s}}[$w]))"
-    total, failed = counted % '!~"4.."', counted % '=~"5.."'
     return Objective(
         alert="AvailabilityBudgetBurn",
         record="gateway:sapwood_availability_error",
-        # A code's series begins with its first answer; where answers of other codes are counted, none is zero.
-        bad=f"({failed} or 0 * {total})",
-        total=total,
+        bad=counted % '=~"5.."',
+        total=counted % '!~"4.."',
         target=objectives.availability,
         component="gateway",
         subject="{{ $labels.inference_service }}",

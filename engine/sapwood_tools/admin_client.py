@@ -66,7 +66,7 @@ def _refusal(status: int, reason: str, content: bytes) -> str:
     line = f"answers {status} {printable(reason)}"
     if status == 401:
         return f"{line}: give a key of its admin API with --key-file"
-    with contextlib.suppress(ValueError, KeyError, TypeError):
+    with contextlib.suppress(ValueError, LookupError, TypeError, RecursionError):
         line += f": {printable(str(json.loads(content)['error']['message']))}"
     return line
 
@@ -74,7 +74,7 @@ def _refusal(status: int, reason: str, content: bytes) -> str:
 def _read(content: bytes) -> Any:
     try:
         return json.loads(content)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise Unanswered("answers with something that is not JSON: is it an admin address?") from None
 
 

@@ -26,7 +26,7 @@ def counted(number: int, noun: str) -> str:
 
 def namespace_name(namespace: Mapping[str, Any]) -> str:
     """Return the parts that are set; of salt and tenant, which are secrets, only the presence is told."""
-    parts = [f"revision {namespace['model_revision']}"]
+    parts = [f"revision {printable(namespace['model_revision'])}"]
     if namespace.get("adapter_id") is not None:
         parts.append(f"adapter {printable(namespace['adapter_id'])}")
     if namespace.get("extra_key") is not None:

@@ -179,8 +179,31 @@ def test_there_is_never_more_than_one_question_under_way(seen: Watched) -> None:
     page.route("**/ui/data/requests**", hold)
     with page.expect_request("**/ui/data/requests**"):
         page.clock.run_for(5_000)
-    page.clock.run_for(60_000)
+    page.clock.run_for(4_000)
     assert len(held) == 1
+
+
+def test_a_server_that_hangs_is_told_and_asked_again(seen: Watched) -> None:
+    page = seen.page
+    page.clock.install()
+    show(page, "requests")
+    page.route("**/ui/data/requests**", lambda _: None)
+    with page.expect_request("**/ui/data/requests**"):
+        page.clock.run_for(2_000)
+    page.clock.run_for(10_000)
+    expect(page.locator("#notice")).to_have_text("The server does not answer.")
+    page.unroute("**/ui/data/requests**")
+    page.clock.run_for(2_000)
+    expect(page.locator("#notice")).to_be_hidden()
+
+
+def test_an_engine_that_was_started_anew_tells_no_evictions(seen: Watched) -> None:
+    page = seen.page
+    show(page, "cache", {**ANSWERS, "/ui/data/cache": {**cache(node(1, 64), node(2, 16, parent=0)), "epoch": "first"}})
+    anew = {**cache(node(1, 32, locks=1)), "epoch": "second"}
+    page.route("**/ui/data/cache**", lambda route: route.fulfill(json=anew))
+    expect(page.locator('.node[data-serial="1"]')).to_have_attribute("data-tokens", "32")
+    assert page.locator("#events li").count() == 0
 
 
 def test_a_text_that_is_refused_is_no_end_of_the_view(seen: Watched) -> None:

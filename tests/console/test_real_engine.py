@@ -118,6 +118,7 @@ def _wait_until(url: str, *, mentions: str = "") -> None:
             if answer.status_code == 200 and mentions in answer.text:
                 return
         assert time.monotonic() < deadline, f"{url} is not ready in time"
+        time.sleep(0.05)  # what is waited for needs the processor
 
 
 @pytest.fixture(scope="module")

@@ -83,6 +83,7 @@ def test_objectives_lie_on_bucket_borders(name: str) -> None:
 
 @pytest.mark.parametrize("series", [each for each in SERIES if each.name in TIMES_OF_REQUESTS], ids=lambda s: s.name)
 def test_the_slowest_request_that_is_waited_for_falls_below_the_last_border(series: Series) -> None:
+    """Case I03."""
     assert series.buckets[-1] >= max(PATIENCE_SECONDS, LaunchOptions().step_timeout_seconds)
 
 

@@ -78,6 +78,7 @@ def _wait_until_ready(url: str) -> None:
             urllib.request.urlopen(f"{url}/readyz", timeout=5).close()
         except OSError:
             assert time.monotonic() < deadline, f"{url} is not ready in time"
+            time.sleep(0.05)  # what is waited for needs the processor
         else:
             return
 

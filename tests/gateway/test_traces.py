@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import time
@@ -47,8 +48,7 @@ def client(received: Receiver) -> Iterator[openai.OpenAI]:
     ]
     processes = [subprocess.Popen(each, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for each in commands]
     try:
-        for port in (engine_admin, gateway_admin):
-            _wait_until_ready(f"http://127.0.0.1:{port}")
+        _wait_until_ready(f"http://127.0.0.1:{gateway_admin}")
         with openai.OpenAI(api_key="none", base_url=f"http://127.0.0.1:{gateway}/v1", max_retries=0) as client:
             yield client
         for process in processes:
@@ -61,15 +61,14 @@ def client(received: Receiver) -> Iterator[openai.OpenAI]:
 
 
 def _wait_until_ready(url: str) -> None:
-    """Ask again and again; nobody listens yet, or the answer is 503."""
+    """Ask the gateway again and again until it knows that the engine takes requests."""
     deadline = time.monotonic() + _START_SECONDS
     while True:
-        try:
-            urllib.request.urlopen(f"{url}/readyz", timeout=5).close()
-        except OSError:
-            assert time.monotonic() < deadline, f"{url} is not ready in time"
-        else:
-            return
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/metrics", timeout=5) as answer:
+            if b'sapwood_gateway_replicas{state="fit"} 1' in answer.read():
+                return
+        assert time.monotonic() < deadline, f"{url} is not ready in time"
+        time.sleep(0.05)  # what is waited for needs the processor
 
 
 def stream(client: openai.OpenAI, traceparent: str, *, max_tokens: int) -> float:

@@ -155,3 +155,8 @@ def test_objectives_are_on_the_borders_of_buckets() -> None:
 def test_an_objective_that_cannot_be_measured_is_refused_by_name(field: str, value: float, says: str) -> None:
     with pytest.raises(InvalidObjectives, match=rf"^{field} is {value!r}; {says}"):
         ServiceObjectives(**{field: value})
+
+
+def test_no_record_is_forgotten_between_two_evaluations() -> None:
+    """Prometheus shows no sample that is older than 5 minutes."""
+    assert {group["interval"] for group in (*GATEWAY, *ALL) if "interval" in group} <= {"1m", "2m", "3m", "4m"}

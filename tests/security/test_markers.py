@@ -11,7 +11,9 @@ import json
 import socket
 import subprocess
 import sys
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -169,15 +171,22 @@ async def leave(api: httpx.AsyncClient, path: str, **given: str) -> None:
 
 
 async def until_ready(api: httpx.AsyncClient, programs: Programs) -> None:
+    """Wait for each engine, and then for the gateway: it answers as soon as it knows one of them."""
     async with asyncio.timeout(DEADLINE_SECONDS):
-        while True:
-            assert all(each.process.poll() is None for each in programs.all)
-            try:
-                if (await post(api, TEXT, text(max_tokens=1))).status_code == 200:
-                    return
-            except httpx.TransportError:
-                pass
-            await asyncio.sleep(0.05)  # what is waited for needs the processor
+        for engine in programs.engines:
+            await until_ok(programs, partial(api.get, f"{engine.admin_url}/readyz"))
+        await until_ok(programs, partial(post, api, TEXT, text(max_tokens=1)))
+
+
+async def until_ok(programs: Programs, ask: Callable[[], Awaitable[httpx.Response]]) -> None:
+    while True:
+        assert all(each.process.poll() is None for each in programs.all)
+        try:
+            if (await ask()).status_code == 200:
+                return
+        except httpx.TransportError:
+            pass
+        await asyncio.sleep(0.05)  # what is waited for needs the processor
 
 
 async def write_what_is_no_http(program: Program) -> None:

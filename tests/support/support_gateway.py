@@ -119,6 +119,10 @@ class Gateway:
         found = (line.removeprefix(name).rpartition(" ") for line in lines if line.startswith((name + "{", name + " ")))
         return {labels: float(value) for labels, _, value in found}
 
+    def counted(self, name: str) -> dict[str, float]:
+        """Return those of them that have left zero."""
+        return {labels: value for labels, value in self.series(name).items() if value}
+
 
 def routes(*replicas: Replica, policy: RoutingPolicy = "LeastLoad", models: tuple[str, ...] = (MODEL,)) -> Routes:
     """One service with these replicas."""
@@ -128,6 +132,7 @@ def routes(*replicas: Replica, policy: RoutingPolicy = "LeastLoad", models: tupl
 def metrics_of(fleet: Fleet, *, num_queued: Callable[[], Mapping[str, int]] = dict) -> GatewayMetrics:
     """Return the metrics of a gateway over ``fleet``."""
     return GatewayMetrics(
+        served=lambda: fleet.routes.served(),
         census=lambda: fleet.census(0.0),
         num_running=lambda: fleet.num_own,
         num_queued=num_queued,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import threading
 
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -75,6 +76,31 @@ def test_where_nobody_receives_spans_are_dropped_with_one_warning(caplog: pytest
     told = [record for record in caplog.records if record.name.startswith("opentelemetry")]
     assert len(told) == 1
     assert told[0].levelno >= logging.WARNING
+
+
+def test_a_receiver_that_never_answers_does_not_hold_a_program_that_ends() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        tracing = Tracing(settings(f"http://127.0.0.1:{silent.getsockname()[1]}"))
+        for _ in range(2_000):  # several exports, of which each may take five seconds
+            start(tracing, "one").end()
+        tracing.close()
+        assert any(thread.name == "last spans" and thread.daemon for thread in threading.enumerate())
+
+
+def test_while_somebody_traces_the_library_tells_of_lost_spans_once_a_minute(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exporter = logging.getLogger("opentelemetry.exporter.otlp.proto.http.trace_exporter")
+    queue = logging.getLogger("opentelemetry.sdk._shared_internal")
+    for library in (exporter, queue):
+        monkeypatch.setattr(library, "filters", [])  # other tests' tracings may still be open
+    tracing = Kept().tracing
+    exporter.warning("an export failed")
+    exporter.warning("another failed")
+    queue.warning("the queue is full")
+    tracing.close()
+    queue.warning("after it")
+    assert [record.message for record in caplog.records] == ["an export failed", "after it"]
 
 
 def test_one_record_a_minute_passes_whoever_writes_it() -> None:

@@ -17,7 +17,8 @@ from typing import Any
 
 import aiohttp
 
-from sapwood_dashboards.stand.programs import KEYS, START_SECONDS, Stand
+from sapwood_dashboards.stand.program import START_SECONDS
+from sapwood_dashboards.stand.programs import KEYS, Stand
 
 _RULE = "Answer with care, say what you know and what you do not, and keep to the matter at hand. "
 _TOPICS = ("rivers", "bridges", "clocks", "maps", "kites", "bells")

@@ -10,14 +10,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-import shutil
-import subprocess
 import sys
-import time
-from asyncio.subprocess import Process
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -26,6 +22,7 @@ import aiohttp
 import yaml
 
 from sapwood_contract.metrics import RECONCILED_KINDS
+from sapwood_dashboards.stand.program import START_SECONDS, Program, prometheus
 from sapwood_operator.adapters.health import Health, serve_health
 from sapwood_operator.adapters.metrics import OperatorMetrics
 from sapwood_tools.bench.servers import free_port
@@ -33,8 +30,6 @@ from sapwood_tools.bench.servers import free_port
 NAMESPACE, SERVICE = "team", "chat"
 KEYS = {"usual": "sk-usual", "narrow": "sk-narrow"}
 """Of two tenants, of whom ``narrow`` may ask twice a minute."""
-START_SECONDS = 240.0
-_POLL_SECONDS = 0.1
 _ENGINE = (
     *("--threads=1", "--thread-binding=off", "--kv-tokens=1536", "--max-running=6", "--max-queued=4"),
     *("--kv-events-port=0", "--mrc-sample-rate=1.0"),
@@ -44,59 +39,6 @@ _GATEWAY = (
     *("--policy=prefix-affinity", "--load-interval-seconds=0.2", "--prompt-patience-seconds=5"),
     *("--queue-max-requests=4", "--queue-max-wait-seconds=1", "--max-attempts=2"),
 )
-
-
-class NotReady(Exception):
-    """A program ended, or took too long to be ready; carries the end of its log."""
-
-
-@dataclass
-class Program:
-    """A program that listens on two ports (Prometheus on one); it may end and be started anew."""
-
-    name: str
-    argv: Sequence[str]
-    port: int
-    admin_port: int
-    log: Path
-    ready_path: str = "/readyz"
-    process: Process | None = field(default=None, init=False)
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
-
-    @property
-    def admin_url(self) -> str:
-        return f"http://127.0.0.1:{self.admin_port}"
-
-    async def start(self) -> None:
-        """Start it; it need not be ready."""
-        with self.log.open("ab") as log:
-            self.process = await asyncio.create_subprocess_exec(*self.argv, stdout=log, stderr=subprocess.STDOUT)
-
-    async def until_ready(self, http: aiohttp.ClientSession) -> None:
-        """Wait until it says that it is ready; raises `NotReady` where it does not come to that."""
-        assert self.process is not None
-        deadline = time.monotonic() + START_SECONDS
-        while not await _is_ready(http, self.admin_url + self.ready_path):
-            if self.process.returncode is not None or time.monotonic() > deadline:
-                raise NotReady(f"{self.name} is not ready:\n{self.log.read_text(errors='replace')[-2000:]}")
-            await asyncio.sleep(_POLL_SECONDS)
-
-    async def end(self) -> None:
-        """End it at once, as a machine that fails does."""
-        if self.process is not None and self.process.returncode is None:
-            self.process.kill()
-            await self.process.wait()
-
-
-async def _is_ready(http: aiohttp.ClientSession, url: str) -> bool:
-    try:
-        async with http.get(url) as response:
-            return response.status == 200
-    except aiohttp.ClientError:
-        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,15 +75,15 @@ async def running(folder: Path, rules: dict[str, Any]) -> AsyncIterator[Stand]:
         aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=START_SECONDS)) as http,
         serve_health(Health("leading"), metrics, runbooks="", host="127.0.0.1", port=0) as operator_port,
     ):
-        prometheus = _prometheus(folder, rules, engines, gateway, operator_port)
-        programs = (*engines, gateway, prometheus)
+        store = _prometheus(folder, rules, engines, gateway, operator_port)
+        programs = (*engines, gateway, store)
         reconciling = asyncio.create_task(_reconcile(metrics))
         try:
             for each in programs:
                 await each.start()
             for each in programs:
                 await each.until_ready(http)
-            yield Stand((engines[0], engines[1]), gateway, prometheus, http)
+            yield Stand((engines[0], engines[1]), gateway, store, http)
         finally:
             reconciling.cancel()
             for each in programs:
@@ -187,9 +129,6 @@ def _prometheus(
     folder: Path, rules: dict[str, Any], engines: Sequence[Program], gateway: Program, operator_port: int
 ) -> Program:
     """A Prometheus that scrapes every second, with the labels that the PodMonitors give."""
-    program = shutil.which("prometheus")
-    if program is None:
-        raise NotReady("prometheus is not installed; on Debian: apt-get install prometheus")
     of_engines = [
         _target(each.admin_port, namespace=NAMESPACE, inference_service=SERVICE, pod=f"{SERVICE}-engine-{number}")
         for number, each in enumerate(engines)
@@ -204,16 +143,7 @@ def _prometheus(
         "scrape_configs": [{"job_name": "sapwood", "static_configs": [*of_engines, *of_platform]}],
     }
     (folder / "rules.yaml").write_text(yaml.safe_dump(rules))
-    (folder / "prometheus.yaml").write_text(yaml.safe_dump(config))
-    port = free_port()
-    argv = (
-        program,
-        f"--config.file={folder / 'prometheus.yaml'}",
-        f"--storage.tsdb.path={folder / 'prometheus'}",
-        f"--web.listen-address=127.0.0.1:{port}",
-        "--enable-feature=exemplar-storage",
-    )
-    return Program("prometheus", argv, port, port, folder / "prometheus.log", ready_path="/-/ready")
+    return prometheus(folder, config)
 
 
 def _target(port: int, **labels: str) -> dict[str, Any]:

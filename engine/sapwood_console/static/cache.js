@@ -71,7 +71,9 @@ export class CacheView {
   }
 
   #take(snapshot) {
-    const events = this.#before === null ? [] : diff(this.#before, snapshot);
+    // An engine that was started anew gives serials anew: none of its nodes was there before.
+    const isSame = this.#before !== null && this.#before.epoch === snapshot.epoch;
+    const events = isSame ? diff(this.#before, snapshot) : [];
     this.#before = this.#shown = snapshot;
     for (const event of events) this.#counts[event.kind] += 1;
     this.#showCounts();

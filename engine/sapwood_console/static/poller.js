@@ -1,5 +1,7 @@
 // Polls for the view that is open: one question at a time, none while nobody looks.
 
+const LATE_MILLISECONDS = 10_000; // a gateway tells earlier that an engine hangs
+
 /** Calls `ask` again `pauseSeconds()` after each answer, while started and the page is visible. */
 export class Poller {
   #ask;
@@ -44,12 +46,19 @@ export class Poller {
 
   async #round() {
     const controller = (this.#controller = new AbortController());
+    let isLate = false;
+    const late = setTimeout(() => {
+      isLate = true;
+      controller.abort(new Error("The server does not answer."));
+    }, LATE_MILLISECONDS);
     try {
       await this.#ask(controller.signal);
     } catch (error) {
-      if (!controller.signal.aborted) this.#failed(error);
+      if (isLate || !controller.signal.aborted) this.#failed(error);
+    } finally {
+      clearTimeout(late);
     }
-    if (controller.signal.aborted) return;
+    if (controller !== this.#controller) return; // halted
     this.#timer = setTimeout(() => {
       this.#controller = null;
       this.#wake();

@@ -111,6 +111,9 @@ class MissRatio:
         partial_pages: bool = True,
     ) -> None:
         """``sample_rate``: less is sampled where the curve would else need more than ``most_marks`` marks."""
+        self._page_size = page_size
+        self._partial_pages = partial_pages
+        self._token_bytes = token_bytes
         self._unit_tokens = page_size * -(-LEAST_UNIT_TOKENS // page_size)
         self.capacity_tokens = num_pages * page_size
         units = self.capacity_tokens / self._unit_tokens
@@ -118,7 +121,7 @@ class MissRatio:
             unit_bytes=self._unit_tokens * token_bytes,
             sample_rate=min(sample_rate, most_marks / (units * 2**DOUBLINGS)),
             most_marks=most_marks,
-            keeps_tails=partial_pages,
+            keeps_tails=partial_pages or page_size < self._unit_tokens,
         )
         self._capacity_units = units
         exponents = range(-DOUBLINGS * STEPS_PER_DOUBLING, DOUBLINGS * STEPS_PER_DOUBLING + 1)
@@ -179,6 +182,8 @@ class MissRatio:
     def _count(self, found: Sequence[Reused], num_tokens: int, num_cached: int, most_cached: int) -> None:
         self._fade()
         self._prompt_tokens += num_tokens
+        if not self._partial_pages:
+            most_cached -= most_cached % self._page_size
         if not most_cached:
             return
         for reused in found:
@@ -211,24 +216,37 @@ class MissRatio:
             end = num_units if at == len(edges) else min(num_units, int(edges[at] - distance) + 1)
             self._hit_tokens[at] += (end - done) * unit
             done, at = max(done, end), at + 1
-        # The last token of a prompt is never taken from the cache.
-        beyond = max(0, (reused.first + num_units) * unit - most_cached)
+        # The last token of a prompt is never taken from the cache, nor is what no cache has of the last unit.
+        end = min(most_cached, reused.end_bytes // self._token_bytes)
+        beyond = max(0, (reused.first + num_units) * unit - end)
         self._hit_tokens[at - 1] -= beyond
         num_near = min(num_units, int(2 * self._capacity_units - distance) + 1)
         num_had = max(0, self._num_units(num_cached) - reused.first)
         if not reused.is_running and num_near > num_had:
-            self._regret_tokens += (num_near - num_had) * unit - (beyond if num_near == num_units else 0)
+            num_regretted = (num_near - num_had) * unit - (beyond if num_near == num_units else 0)
+            self._regret_tokens += max(0, num_regretted)
 
     def _count_rest(self, found: Sequence[Reused], num_cached: int) -> None:
-        """Count what the live cache had of a unit that it had in part only, as far as the end of what it had whole."""
-        if not found or found[-1].is_estimate:
-            return
-        last = found[-1]
-        num_left = num_cached - (last.first + int(last.num_units)) * self._unit_tokens
-        if num_left > 0:
-            self._hit_tokens[bisect_left(self._edges, last.distance + last.num_units)] += num_left
+        """Count what the live cache had of a unit that it had in part only: it was near, wherever the whole unit is.
 
-    # --- the curve
+        Any page that begins alike has such a part, so it lies behind the last whole unit found, or where the live cache
+        ends at the most.
+        """
+        index, num_tokens = divmod(num_cached, self._unit_tokens)
+        if not num_tokens:
+            return
+        near = min(self._capacity_units, _distance_of(index - 1, found) + 1)
+        self._hit_tokens[bisect_left(self._edges, near)] += num_tokens
+        far = max(near, _distance_of(index, found))
+        if far < math.inf:
+            num_far = max(each.end_bytes for each in found) // self._token_bytes - index * self._unit_tokens
+            self._hit_tokens[bisect_left(self._edges, far)] -= min(num_tokens, num_far)
+
+    # --- looking at it
+
+    def check_invariants(self) -> list[str]:
+        """Return each fault in a sentence; an empty list means healthy. O(marks)."""
+        return self._stack.check_invariants()
 
     def curve(self) -> Curve:
         """Return the curve as it is now. O(points)."""
@@ -249,6 +267,19 @@ class MissRatio:
             working_set_tokens=working_set,
             regret_tokens=round(self._regret_tokens),
         )
+
+
+def _distance_of(index: int, found: Sequence[Reused]) -> float:
+    """Return how far the unit at ``index`` is; infinite where nothing tells.
+
+    Where marks alone tell, about as far as the first of them.
+    """
+    for reused in found:
+        if reused.is_estimate:
+            return reused.distance
+        if reused.first <= index < reused.first + reused.num_units:
+            return reused.distance + index - reused.first
+    return math.inf
 
 
 def _working_set(points: Sequence[CurvePoint]) -> float:

@@ -30,6 +30,7 @@ from sapwood_engine.core.slot_weights import SlotWeights
 Mark = tuple[int, int]
 """A unit's place in its sequence, and its print."""
 _PRINTS = 2**32
+_ROUNDING_UNITS = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,8 @@ class Reused:
     first: int
     """Their place in the sequence."""
     num_units: float
+    end_bytes: int
+    """Of the key, where what is there ends: within the last unit where only its beginning is there."""
     distance: float
     """Units an LRU cache must have to hold the first of them still."""
     is_estimate: bool
@@ -54,23 +57,29 @@ class Trail:
 
     def __init__(self, namespace: Namespace) -> None:
         self.namespace = namespace
+        self.use: Use | None = None
+        """Its latest one."""
+        self.restart()
+
+    def restart(self) -> None:
+        """Look at nothing yet."""
         self.marks: list[Mark] = []
         self.num_units = 0
         """So many whole units are looked at."""
-        self.print = int.from_bytes(_root(namespace)[:4], "little")
+        self.print = int.from_bytes(_root(self.namespace)[:4], "little")
         """Of the last of them; of the namespace where there is none."""
         self.tail = b""
-        """What is behind them. It is a unit too, whose mark is the last one."""
-        self.use: Use | None = None
-        """Its latest one."""
+        """What is behind them. It is a unit too, whose mark is the last one. Marks of earlier tails stay: whoever ends
+        there again finds what has come of that unit.
+        """
 
 
 class Use:
     """A run on the stack: what nobody has used since, of the sequence that was used then."""
 
-    __slots__ = ("begin", "end", "is_running", "namespace", "num_whole", "prints", "slot", "tail_bytes", "weight")
+    __slots__ = ("begin", "end", "is_running", "namespace", "num_bytes", "num_whole", "prints", "slot", "weight")
 
-    def __init__(self, trail: Trail, *, is_running: bool) -> None:
+    def __init__(self, trail: Trail, *, num_bytes: int, is_running: bool) -> None:
         self.namespace = trail.namespace
         self.prints = [each for _, each in trail.marks]
         """Of its marks. The tail's is the last one."""
@@ -78,16 +87,19 @@ class Use:
         """Its first unit that nobody has used since, as far as marks tell."""
         self.num_whole = trail.num_units
         """Units of its sequence but for the tail."""
-        self.tail_bytes = len(trail.tail)
         self.end = self.num_whole + bool(trail.tail)
+        self.num_bytes = num_bytes
+        """Of its key, tail included."""
         self.weight = float(self.end)
         """Units it still has."""
         self.is_running = is_running
         self.slot = 0
 
 
-_Known = tuple[int, Use, bool]
-"""A mark that is on the stack: its place, who holds it, and whether every unit up to it is known to be there."""
+_Known = tuple[int, Use, bool, bool]
+"""A mark that is on the stack: its place, who holds it, whether every unit up to it is known to be there, and whether
+its unit is used itself (else a copy of its beginning is).
+"""
 
 
 class ReuseStack:
@@ -124,23 +136,33 @@ class ReuseStack:
         """Units on the stack."""
         return self._weights.total
 
+    def check_invariants(self) -> list[str]:
+        """Return each fault in a sentence; an empty list means healthy. O(marks)."""
+        faults = []
+        weight = sum(use.weight for use in self._uses.values())
+        if abs(weight - self.num_units) > _ROUNDING_UNITS:
+            faults.append(f"the runs weigh {weight} units and the stack {self.num_units}")
+        if any(self._uses.get(use.slot) is not use for use in self._holders.values()):
+            faults.append("a mark is held by a run that is not on the stack")
+        if num_lost := len(self._exact - self._holders.keys()):
+            faults.append(f"{num_lost} exact marks are on no run")
+        if self.num_marks > self._most_marks and len(self._uses) > 1:
+            faults.append(f"{self.num_marks} marks where {self._most_marks} are allowed")
+        return faults
+
     # --- marks
 
     def follow(self, trail: Trail, key: bytes, *, exact: Sequence[int] = ()) -> bool:
         """Let ``trail`` go on to the end of ``key``, with marks where ``exact`` says, at the end, and by their prints.
 
-        False where ``key`` is shorter than the trail, which ends where it does then. O(units beyond the trail), some
-        0.2 µs each.
+        False where ``key`` is shorter than the trail, which begins anew then. O(units beyond the trail), some 0.2 µs
+        each.
         """
-        begin = trail.num_units
         num_units = len(key) // self._unit_bytes
-        if trail.tail:
-            trail.marks.pop()
-            trail.tail = b""
-        if num_units < begin:
-            trail.marks = [mark for mark in trail.marks if mark[0] < num_units]
-            trail.num_units = num_units
-            return False
+        is_longer = num_units >= trail.num_units
+        if not is_longer:
+            trail.restart()
+        begin = trail.num_units
         at = trail.print
         rest = key[begin * self._unit_bytes : num_units * self._unit_bytes]
         prints = [at := crc32(unit, at) for (unit,) in iter_unpack(self._unit_format, rest)]
@@ -154,9 +176,9 @@ class ReuseStack:
         trail.num_units, trail.print = num_units, at
         trail.tail = key[num_units * self._unit_bytes :] if self._keeps_tails else b""
         if trail.tail:
-            trail.marks.append((num_units, crc32(trail.tail, at)))
+            trail.marks.append((num_units, _tail_print(trail.tail, at)))
             self._exact.add(trail.marks[-1][1])
-        return True
+        return is_longer
 
     # --- using
 
@@ -166,12 +188,12 @@ class ReuseStack:
         ``num_found`` units were found in the live cache. O(marks), and O(log) for every run met.
         """
         known = self._known(trail, num_found)
-        found = self._measure(known)
-        for index, holder, _ in known:
-            holder.begin = max(holder.begin, index + 1)
+        found = self._measure(known, trail, key)
+        for index, holder, _, is_used in known:
+            holder.begin = max(holder.begin, index + is_used)
         if trail.marks:
             self._push(trail, is_running=is_running)
-        for holder in {holder.slot: holder for _, holder, _ in known}.values():
+        for holder in {holder.slot: holder for _, holder, _, _ in known}.values():
             if holder.begin >= holder.num_whole:
                 self._pass(holder, trail, key)
         while len(self._holders) > self._most_marks and len(self._uses) > 1:
@@ -185,36 +207,44 @@ class ReuseStack:
         for index, each in trail.marks:
             holder = holders.get(each)
             if holder is not None:
-                known.append((index, holder, each in exact))
+                is_used = each < _PRINTS or each == holder.prints[-1] or holder is trail.use
+                known.append((index, holder, each in exact, is_used))
             elif each < below:
                 break  # What lies behind a unit was never used without it.
-        at = next((at for at, (index, _, _) in enumerate(known) if index >= num_found - 1), len(known))
+        at = next((at for at, (index, *_) in enumerate(known) if index >= num_found - 1), len(known))
         if num_found and known and (at == len(known) or known[at][0] > num_found - 1):
             # Where the live tree ended is sure, too. The run is that of the next mark, or goes on beyond the last one.
-            known.insert(at, (num_found - 1, known[min(at, len(known) - 1)][1], True))
+            known.insert(at, (num_found - 1, known[min(at, len(known) - 1)][1], True, True))
         elif num_found and known:
-            known[at] = (*known[at][:2], True)
+            known[at] = (*known[at][:2], True, known[at][3])
         return known
 
-    def _measure(self, known: list[_Known]) -> list[Reused]:
+    def _measure(self, known: list[_Known], trail: Trail, key: bytes) -> list[Reused]:
         """Return where on the stack the units of ``known`` lie, and take their weight from it."""
-        sure_end = max((index + 1 for index, _, is_sure in known if is_sure), default=0)
+        sure_end = max((index + 1 for index, _, is_sure, _ in known if is_sure), default=0)
         found = []
         taken = []
         begin = 0
         for holder, marks in groupby(known, key=lambda mark: mark[1]):
-            places = [index for index, _, _ in marks]
+            group = [*marks]
+            places = [index for index, _, _, _ in group]
             behind = self._weights.behind(holder.slot)
             if places[0] < sure_end:
                 end = min(places[-1] + 1, sure_end)
                 distance = behind + max(1, begin + 1 - holder.begin)
-                found.append(Reused(begin, end - begin, distance, False, holder.is_running))
-                taken.append((holder, float(max(0, min(end, holder.end) - begin))))
+                if end == sure_end == holder.num_whole and self._goes_on(holder, trail, key):
+                    end = holder.end
+                has_tail = end == holder.end > holder.num_whole
+                end_bytes = holder.num_bytes if has_tail else end * self._unit_bytes
+                found.append(Reused(begin, end - begin, end_bytes, distance, False, holder.is_running))
+                num_copied = not group[-1][3]
+                taken.append((holder, float(max(0, min(end, holder.end) - begin - num_copied))))
                 begin = end
             for index in places:
                 if index >= sure_end:
                     distance = behind + max(1, index + 1 - holder.begin)
-                    found.append(Reused(index, 1 / self.sample_rate, distance, True, holder.is_running))
+                    end_bytes = (index + 1) * self._unit_bytes
+                    found.append(Reused(index, 1 / self.sample_rate, end_bytes, distance, True, holder.is_running))
                     taken.append((holder, 1 / self.sample_rate))
         for holder, num_units in taken:
             holder.weight -= num_units
@@ -222,7 +252,8 @@ class ReuseStack:
         return found
 
     def _push(self, trail: Trail, *, is_running: bool) -> None:
-        use = Use(trail, is_running=is_running)
+        num_bytes = trail.num_units * self._unit_bytes + len(trail.tail)
+        use = Use(trail, num_bytes=num_bytes, is_running=is_running)
         if self._next_slot == self._weights.num_slots:
             self._compact()
         use.slot = self._next_slot
@@ -246,9 +277,12 @@ class ReuseStack:
         use.weight = 1.0
 
     def _goes_on(self, use: Use, trail: Trail, key: bytes) -> bool:
-        at = use.num_whole * self._unit_bytes
-        before = [each for index, each in trail.marks if index == use.num_whole - 1]
-        return bool(before) and crc32(key[at : at + use.tail_bytes], before[0]) == use.prints[-1]
+        """Whether ``key`` goes on as the tail of ``use`` does behind the last whole unit."""
+        at = use.num_whole
+        before = next((each for index, each in trail.marks if index == at - 1 and each < _PRINTS), None)
+        if before is None or use.end == at:
+            return False
+        return _tail_print(key[at * self._unit_bytes : use.num_bytes], before) == use.prints[-1]
 
     # --- forgetting
 
@@ -300,3 +334,8 @@ def _root(namespace: Namespace) -> bytes:
         namespace.tenant_salt,
         namespace.tenant,
     )
+
+
+def _tail_print(tail: bytes, before: int) -> int:
+    """Return the print of a tail: beyond those of whole units, so that it is never among the sampled ones."""
+    return _PRINTS + crc32(tail, before)

@@ -85,10 +85,7 @@ class RunningSet:
         if sequence.num_in_flight:
             return
         assert sequence.table is not None
-        key = sequence.key(sequence.num_computed)
-        if sequence.trail is not None and self._cache.miss_ratio is not None:
-            self._cache.miss_ratio.ended(sequence.trail, b"" if sequence.table.is_flushed else key)
-        sequence.table.close(key, pinned_until=sequence.pinned_until)
+        self._close(sequence)
         sequence.table = None
         del self.leaving[sequence]
         self.num_changes += 1
@@ -109,9 +106,16 @@ class RunningSet:
         assert sequence.preempting is not None
         self.events.append(Preempted(sequence.request.request_id, sequence.num_computed, sequence.preempting))
         self._leave(sequence)
-        sequence.table.close(sequence.key(sequence.num_computed))
+        self._close(sequence)
         sequence.wait_again()
         self._queue.push(sequence, cached_tokens=sequence.num_lost)
+
+    def _close(self, sequence: Sequence) -> None:
+        assert sequence.table is not None
+        key = sequence.key(sequence.num_computed)
+        if sequence.trail is not None and self._cache.miss_ratio is not None:
+            self._cache.miss_ratio.ended(sequence.trail, b"" if sequence.table.is_flushed else key)
+        sequence.table.close(key, pinned_until=sequence.pinned_until)
 
     def _leave(self, sequence: Sequence) -> None:
         self.prefilling.pop(sequence, None)

@@ -8,6 +8,7 @@ and nothing else; a failed integrity check stops reuse and is counted, and the e
 from __future__ import annotations
 
 import logging
+import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -111,6 +112,8 @@ class EngineLoop:
         self._channel = channel
         self._blocks = blocks
         self._clock = clock
+        self._epoch = secrets.token_hex(8)
+        """Drawn at every start: a node's serial is another's in another epoch."""
         self._most_in_flight = 2 if overlap else 1
         self._in_flight: deque[StepPlan] = deque()
         self._news = _News()
@@ -250,8 +253,8 @@ class EngineLoop:
                     max_nodes=call.arguments.get("max_nodes", _CACHE_NODES),
                     token_ids=call.arguments.get("token_ids", 0),
                 )
-                curve = describe_curve(self._cache.curve())
-                return {"page_size": self._cache.page_size, "enabled": self._cache.enabled, **tree, "curve": curve}
+                told = {"epoch": self._epoch, "page_size": self._cache.page_size, "enabled": self._cache.enabled}
+                return {**told, **tree, "curve": describe_curve(self._cache.curve())}
             case "blocks":
                 if self._blocks is None:
                     return {}

@@ -1,8 +1,8 @@
 """The engine's metrics: a registry made of `sapwood_contract.metrics`, fed with what the worker reports.
 
 One process holds the registry; the worker sends deltas. Series exist from the first scrape on, at 0, with
-every value of their closed labels that this engine can reach; a series that is not in the contract cannot
-be made.
+every value of their closed labels that this engine can reach, but for `CACHE_GAUGES`, which are absent until the
+worker has said what they are; a series that is not in the contract cannot be made.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from sapwood_contract.http import EngineState, LoadSnapshot
 from sapwood_contract.launch import MetricsCompatName
 from sapwood_contract.metrics import ENGINE_STATES, HTTP_CODES, MRC_CAPACITIES, SERIES, STARTUP_PHASES, Series
 from sapwood_engine.core.miss_ratio import Curve, hit_ratio_at, no_curve
+from sapwood_engine.service.cache_gauges import CACHE_GAUGES, CacheGauges
 from sapwood_engine.service.messages import TokenBatch
 from sapwood_engine.service.prompt_counts import PromptCounts
 from sapwood_engine.service.vllm_metrics import NoVllmMetrics, VllmMetrics
@@ -80,8 +81,9 @@ class EngineMetrics:
         self._histograms: dict[_Key, Buckets] = {}
         self._infos: dict[_Key, Info] = {}
         for series in SERIES:
-            if series.program == "engine":
+            if series.program == "engine" and series.name not in CACHE_GAUGES:
                 self._create(series)
+        self._cache = CacheGauges(model, self._registry)
         self._vllm = VllmMetrics(model, self._registry) if compat == "vllm" else NoVllmMetrics()
         self._infos["sapwood_build_info",].info({"version": version("sapwood"), "python": platform.python_version()})
         for phase in STARTUP_PHASES:
@@ -250,21 +252,9 @@ class EngineMetrics:
         self._curve = curve
 
     def _set_load(self, load: LoadSnapshot) -> None:
-        pinned = load.kv_active_tokens + load.kv_protected_tokens
         self._gauge("sapwood_requests_running").set(load.num_running)
         self._gauge("sapwood_requests_waiting", "capacity").set(load.num_waiting)
-        self._gauge("sapwood_kv_tokens", "active").set(load.kv_active_tokens)
-        self._gauge("sapwood_kv_tokens", "protected").set(load.kv_protected_tokens)
-        self._gauge("sapwood_kv_tokens", "evictable").set(load.kv_evictable_tokens)
-        self._gauge("sapwood_kv_tokens", "free").set(load.kv_free_tokens)
-        self._gauge("sapwood_kv_capacity_tokens").set(load.kv_capacity_tokens)
-        self._gauge("sapwood_kv_page_tokens").set(load.kv_page_tokens)
-        self._gauge("sapwood_kv_usage_ratio").set(
-            pinned / load.kv_capacity_tokens if load.kv_capacity_tokens else math.nan
-        )
-        self._gauge("sapwood_radix_nodes").set(load.radix_nodes)
-        self._gauge("sapwood_radix_depth_max").set(load.radix_depth_max)
-        self._gauge("sapwood_radix_locked_nodes").set(load.radix_locked_nodes)
+        self._cache.set_load(load)
         self._vllm.set_load(load)
 
 

@@ -15,7 +15,7 @@ class PromptCounts:
         self._counted: set[str] = set()
 
     def __len__(self) -> int:
-        return len(self._num_open)
+        return len(self._num_open.keys() | self._counted)
 
     def submitted(self, choice_id: str) -> None:
         """The worker gets a choice; all of a call before the worker has said anything of the first."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -65,6 +65,12 @@ class Routes:
     def of(self, key: ServiceKey) -> tuple[Replica, ...]:
         """Return the replicas of one service; none for one that has gone."""
         return self.replicas.get(key, ())
+
+    def served(self) -> Iterator[tuple[ServiceKey, str]]:
+        """Yield each service with every model that requests can name there."""
+        for key, service in self.services.items():
+            for model in (*service.models, *service.former_models):
+                yield key, model
 
     def all_replicas(self) -> list[Replica]:
         """Return every replica of every service."""

@@ -6,7 +6,7 @@ A model's name in a label is one that a service has: what clients make up makes 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import version
 from typing import Literal
 
@@ -23,6 +23,7 @@ from sapwood_contract.metrics import (
 from sapwood_gateway.core.balance import Fitness
 from sapwood_gateway.core.fleet import RouteReason
 from sapwood_gateway.core.recent_greatest import RecentGreatest
+from sapwood_gateway.core.routes import ServiceKey
 from sapwood_gateway.shell.kv_events import EventGap
 from sapwood_gateway.shell.prompts import Unread
 from sapwood_metrics.exposition import Scraped
@@ -31,6 +32,9 @@ from sapwood_metrics.registry import Registry
 AttemptFailure = Literal["connect", "broken", "timeout", "busy", "unavailable", "cut"]
 Rejection = Literal["rate", "quota", "overload", "auth"]
 Census = Mapping[Fitness, int]
+
+_AWAITED_CODES = tuple(code for code in HTTP_CODES if code in ("200", "429", "499") or code.startswith("5"))
+"""What alerts and panels take rates of; not every code, for each is a series of every model."""
 
 _LAG_SECONDS = 60.0
 """For which the longest lag stands: a scrape a minute misses none."""
@@ -42,15 +46,18 @@ class GatewayMetrics:
     def __init__(
         self,
         *,
+        served: Callable[[], Iterable[tuple[ServiceKey, str]]],
         census: Callable[[], Census],
         num_running: Callable[[], int],
         num_queued: Callable[[], Mapping[str, int]],
         num_blocks: Callable[[], int],
     ) -> None:
-        """All asked at each scrape; ``census``: replicas by state, ``num_running``: requests on their way,
-        ``num_queued``: requests that wait, by service, ``num_blocks``: blocks that replicas are known to hold.
+        """All asked at each scrape; ``served``: each service with every model that it answers to, ``census``: replicas
+        by state, ``num_running``: requests on their way, ``num_queued``: requests that wait, by service,
+        ``num_blocks``: blocks that replicas are known to hold.
         """
         self._registry = Registry()
+        self._served = served
         self._census = census
         self._num_queued = num_queued
         self._requests = self._registry.counter("sapwood_gateway_requests_total")
@@ -139,6 +146,10 @@ class GatewayMetrics:
 
     def render(self, accept: str = "") -> Scraped:
         """Return every series, in the form that an Accept header of ``accept`` asks for; called from one thread."""
+        named = ((str(key), model) for key, model in self._served())
+        for service, model in (("", ""), *named):
+            for code in _AWAITED_CODES:
+                self._requests.labels(service, model, code)  # at 0 before its first answer, as above
         for state in GATEWAY_REPLICA_STATES:
             self._replicas.labels(state).set(0)
         for state, num in self._census().items():

@@ -80,6 +80,7 @@ async def run_gateway(options: GatewayOptions, ports: Ports, cluster: Api | None
     draw = random.SystemRandom()
     fleet = Fleet(circuit=CircuitSettings(), first_turn=draw.randrange(2**16))
     metrics = GatewayMetrics(
+        served=lambda: fleet.routes.served(),
         census=lambda: fleet.census(time.monotonic()),
         num_running=lambda: fleet.num_own,
         num_queued=lambda: proxy.waiting.census(),

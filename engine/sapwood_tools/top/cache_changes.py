@@ -7,12 +7,12 @@ is told.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from sapwood_tools.top.samples import Cache, CacheNode
 
-ChangeKind = Literal["appeared", "split", "locked", "released", "evicted"]
+ChangeKind = Literal["appeared", "split", "locked", "unlocked", "evicted"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,38 +21,46 @@ class Change:
 
     kind: ChangeKind
     node: CacheNode
-    """As it is, or was last."""
+    """As it is, or was last; of an end that is gone with the tokens of that."""
+    is_whole: bool = True
+    """False where only its end went."""
 
 
 def changes(before: Cache, after: Cache) -> Iterator[Change]:
     """Yield what happened from one look to the next at the same engine, in the order of the listings.
 
     A node that came with users both appeared and was locked. ``split``: a node was put above another that was there.
-    ``evicted``: it is gone, whatever the reason.
+    ``evicted``: it is gone, whatever the reason, or its end is. The page of the console tells the same (``diff.js``).
     """
     old = {node.serial: node for node in before.nodes}
     new = {node.serial: node for node in after.nodes}
+    put_above = _put_above(old, new)
+    split = {node.serial: former.lock_ref > 0 for former in old.values() for node in put_above[former.serial]}
+    for serial, node in new.items():
+        former = old.get(serial)
+        if former is not None:
+            num_lost = former.num_tokens - node.num_tokens - sum(upper.num_tokens for upper in put_above[serial])
+            if num_lost > 0:
+                yield Change("evicted", replace(node, num_tokens=num_lost), is_whole=False)
+        elif serial in split:
+            yield Change("split", node)
+        elif before.is_truncated:
+            continue
+        else:
+            yield Change("appeared", node)
+        was_locked = former.lock_ref > 0 if former is not None else split.get(serial, False)
+        if was_locked != (node.lock_ref > 0):
+            yield Change("locked" if node.lock_ref else "unlocked", node)
     if not after.is_truncated:
         yield from (Change("evicted", node) for serial, node in old.items() if serial not in new)
-    was_locked = {serial: node.lock_ref > 0 for serial, node in old.items()}
-    split = _put_above(old, new)
-    for serial, node in new.items():
-        if serial in split:
-            yield Change("split", node)
-        elif serial not in old and before.is_truncated:
-            continue
-        elif serial not in old:
-            yield Change("appeared", node)
-        if was_locked.get(serial, split.get(serial, False)) != (node.lock_ref > 0):
-            yield Change("locked" if node.lock_ref else "released", node)
 
 
-def _put_above(old: Mapping[int, CacheNode], new: Mapping[int, CacheNode]) -> dict[int, bool]:
-    """Return the new nodes that stand above an old one, and whether what they were split from was locked."""
-    found: dict[int, bool] = {}
-    for serial, former in old.items():
+def _put_above(old: Mapping[int, CacheNode], new: Mapping[int, CacheNode]) -> dict[int, list[CacheNode]]:
+    """Return for each old node the new ones that were split off above it."""
+    found: dict[int, list[CacheNode]] = {serial: [] for serial in old}
+    for serial, uppers in found.items():
         above = new[serial].parent if serial in new else None
         while above is not None and above not in old:
-            found[above] = found.get(above, False) or former.lock_ref > 0
+            uppers.append(new[above])
             above = new[above].parent
     return found

@@ -5,11 +5,12 @@ Unknown is None, never 0: no request gives no hit rate, and an engine that was s
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from prometheus_client.parser import text_string_to_metric_families
+
+from sapwood_metrics.quantiles import Quantile, quantile
+from sapwood_tools.top.fields import number
 
 Buckets = tuple[tuple[float, float], ...]
 """``(upper bound in seconds, observations up to it)``, both rising; the last bound is infinity."""
@@ -19,6 +20,7 @@ _OUTPUT = "sapwood_generation_tokens_total"
 _REQUESTS = "sapwood_requests_total"
 _EVICTED = "sapwood_evicted_tokens_total"
 _PREEMPTIONS = "sapwood_preemptions_total"
+_TOTALS = frozenset((_PROMPT, _OUTPUT, _REQUESTS, _EVICTED, _PREEMPTIONS))
 _TTFT = "sapwood_time_to_first_token_seconds_bucket"
 _ITL = "sapwood_inter_token_latency_seconds_bucket"
 _COMPUTED = ("compute", "recompute")
@@ -38,15 +40,6 @@ class Figures:
     preemptions: float
     ttft: Buckets
     itl: Buckets
-
-
-@dataclass(frozen=True, slots=True)
-class Quantile:
-    """A quantile of a histogram, as near as its buckets tell."""
-
-    seconds: float
-    is_least: bool = False
-    """It lies beyond the last finite bound: at least so much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +77,16 @@ def read_figures(text: str) -> Figures | None:
                 if sample.name in buckets:
                     bound = float(sample.labels["le"])
                     counts = buckets[sample.name]
-                    counts[bound] = counts.get(bound, 0.0) + sample.value
+                    counts[bound] = counts.get(bound, 0.0) + number(sample.value)
                     continue
-                totals[sample.name] = totals.get(sample.name, 0.0) + sample.value
+                if sample.name not in _TOTALS:
+                    continue
+                value = number(sample.value)
+                totals[sample.name] = totals.get(sample.name, 0.0) + value
                 if sample.name == _PROMPT:
                     source = sample.labels["source"]
-                    recomputed += sample.value if source == "recompute" else 0.0
-                    cached += sample.value if source not in _COMPUTED else 0.0
+                    recomputed += value if source == "recompute" else 0.0
+                    cached += value if source not in _COMPUTED else 0.0
         return Figures(
             prompt_tokens=totals[_PROMPT] - recomputed,
             cached_tokens=cached,
@@ -101,7 +97,7 @@ def read_figures(text: str) -> Figures | None:
             ttft=_rising(buckets[_TTFT]),
             itl=_rising(buckets[_ITL]),
         )
-    except (ValueError, KeyError):
+    except (ValueError, KeyError, ArithmeticError):
         return None
 
 
@@ -143,22 +139,3 @@ def _latency(first: Buckets, last: Buckets) -> Latency | None:
     between = [(bound, new - old) for (bound, new), (_, old) in zip(last, first, strict=True)]
     p50, p95 = quantile(between, 0.5), quantile(between, 0.95)
     return Latency(p50, p95) if p50 is not None and p95 is not None else None
-
-
-def quantile(buckets: Iterable[tuple[float, float]], share: float) -> Quantile | None:
-    """Return the quantile by a straight line inside its bucket, as Prometheus' histogram_quantile does.
-
-    None: nothing was observed.
-    """
-    counts = list(buckets)
-    if not counts or counts[-1][1] <= 0:
-        return None
-    rank, low, below = counts[-1][1] * share, 0.0, 0.0
-    for bound, count in counts:
-        if count >= rank and count > below:
-            if math.isinf(bound):
-                break
-            return Quantile(low + (bound - low) * (rank - below) / (count - below))
-        if not math.isinf(bound):
-            low, below = bound, count
-    return Quantile(low, is_least=True)

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from sapwood_tools.top.fields import number, word
+
 _RUNNING = "sapwood_gateway_requests_running"
 _QUEUED = "sapwood_gateway_queued_requests"
 _REPLICAS = "sapwood_gateway_replicas"
@@ -26,17 +28,18 @@ class GatewayFigures:
 
 def read_gateway_figures(text: str) -> GatewayFigures | None:
     """Read a gateway's ``/metrics``; None where it does not say what a gateway says."""
-    totals: dict[str, float] = {}
+    totals = {_QUEUED: 0.0}
     replicas: list[tuple[str, int]] = []
     routed: list[tuple[str, float]] = []
     try:
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
-                totals[sample.name] = totals.get(sample.name, 0.0) + sample.value
-                if sample.name == _REPLICAS:
-                    replicas.append((sample.labels["state"], int(sample.value)))
+                if sample.name in (_RUNNING, _QUEUED):
+                    totals[sample.name] = totals.get(sample.name, 0.0) + number(sample.value)
+                elif sample.name == _REPLICAS:
+                    replicas.append((word(sample.labels["state"]), int(number(sample.value))))
                 elif sample.name == _ROUTED:
-                    routed.append((sample.labels["result"], sample.value))
-        return GatewayFigures(int(totals[_RUNNING]), int(totals.get(_QUEUED, 0)), tuple(replicas), tuple(routed))
-    except (ValueError, KeyError):
+                    routed.append((word(sample.labels["result"]), number(sample.value)))
+        return GatewayFigures(int(totals[_RUNNING]), int(totals[_QUEUED]), tuple(replicas), tuple(routed))
+    except (ValueError, KeyError, ArithmeticError):
         return None

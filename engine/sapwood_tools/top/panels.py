@@ -22,7 +22,7 @@ _BAR_CELLS = 40
 _PHASE_CELLS = 24
 _CURVE_CELLS = 64
 _STATE_STYLES = {"ready": "green", "draining": "cyan", "waiting": "red", "running": "green"}
-_CHANGE_STYLES = {"appeared": "green", "split": "blue", "locked": "yellow", "released": "cyan", "evicted": "red"}
+_CHANGE_STYLES = {"appeared": "green", "split": "blue", "locked": "yellow", "unlocked": "cyan", "evicted": "red"}
 
 REQUEST_COLUMNS = ("request", "state", "age", "prompt", "cached", "output", "took", "phases")
 REPLICA_COLUMNS = ("engine", "state", "running", "waiting", "tokens/s in", "out", "hit rate", "TTFT p50", "KV")
@@ -191,7 +191,8 @@ def seen_lines(view: EngineView, num_lines: int) -> Text:
         change = seen.change
         text.append(f"\n{shown.seconds(view.now.at - seen.at):>7} ago  ")
         text.append(f"{change.kind:<9}", _CHANGE_STYLES[change.kind])
-        text.append(f" #{change.node.serial:<6} {counted(change.node.num_tokens, 'token')}")
+        part = "" if change.is_whole else "the last "
+        text.append(f" #{change.node.serial:<6} {part}{counted(change.node.num_tokens, 'token')}")
     return text
 
 

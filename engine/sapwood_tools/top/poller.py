@@ -14,6 +14,7 @@ import aiohttp
 
 from sapwood_contract.http import ADMIN_ABORT, ADMIN_CACHE, ADMIN_FLUSH, ADMIN_LOAD, ADMIN_REQUESTS, LIVEZ, METRICS
 from sapwood_tools.admin_client import AdminClient, Unanswered, client_session
+from sapwood_tools.top import fields
 from sapwood_tools.top.engines import EngineAddress, Place
 from sapwood_tools.top.figures import read_figures
 from sapwood_tools.top.gateway_figures import read_gateway_figures
@@ -54,8 +55,8 @@ class Poller:
     async def _order(self, url: str, path: str, body: Mapping[str, str] | None, counted: str) -> int:
         answer = await self._client(url).post(path, body)
         try:
-            return int(answer[counted])
-        except (KeyError, TypeError, ValueError):
+            return fields.count(answer[counted])
+        except (LookupError, TypeError, ValueError):
             raise Unanswered(_NOT_UNDERSTOOD) from None
 
     def _client(self, url: str) -> AdminClient:
@@ -85,12 +86,12 @@ class Poller:
 async def _answered(
     ask: Callable[[], Awaitable[Any]], read: Callable[[Any], _Answer | None]
 ) -> tuple[_Answer | None, str]:
-    """Return what the answer says, or why it says nothing."""
+    """Return what the answer says, or why it says nothing: one bad engine does not take the view of the others."""
     try:
         found = read(await ask())
     except Unanswered as error:
         return None, str(error)
-    except (KeyError, TypeError, AttributeError):
+    except (LookupError, TypeError, ValueError, AttributeError):
         found = None
     return found, "" if found is not None else _NOT_UNDERSTOOD
 

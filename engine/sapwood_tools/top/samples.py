@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from sapwood_contract.http import EngineLoad, LoadSnapshot, RequestView
 from sapwood_engine.core.miss_ratio import Curve, CurvePoint
 from sapwood_tools.terminal_text import namespace_name
+from sapwood_tools.top import fields
 from sapwood_tools.top.figures import Figures
-
-_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,51 +61,78 @@ class Sample:
 
 
 def read_load(answer: Mapping[str, Any]) -> EngineLoad:
-    """Read ``/admin/load``; raises KeyError or TypeError for what is none."""
-    whole = {**answer, "load": _known(LoadSnapshot, answer["load"]), "kv_events": None}
-    return _known(EngineLoad, whole)
+    """Read ``/admin/load``; all three raise LookupError, TypeError, ValueError or AttributeError for what is none."""
+    load = answer["load"]
+    names = [field.name for field in dataclasses.fields(LoadSnapshot)]
+    snapshot = LoadSnapshot(**{name: fields.count(load[name]) for name in names if name in load})
+    return EngineLoad(fields.text(answer["model"]), fields.word(answer["state"]), snapshot)
 
 
 def read_requests(answer: Mapping[str, Any]) -> tuple[RequestView, ...]:
-    """Read ``/admin/requests``; raises KeyError or TypeError for what is none."""
-    return tuple(_known(RequestView, each) for each in answer["requests"])
+    """Read ``/admin/requests``."""
+    return tuple(_request(each) for each in answer["requests"])
+
+
+def _request(each: Mapping[str, Any]) -> RequestView:
+    finish, cached = each["finish"], each["num_cached_tokens"]
+    return RequestView(
+        request_id=fields.text(each["request_id"]),
+        state=fields.word(each["state"]),
+        finish=None if finish is None else fields.word(finish),
+        age_seconds=fields.number(each["age_seconds"]),
+        duration_seconds=fields.number(each["duration_seconds"]),
+        num_prompt_tokens=fields.count(each["num_prompt_tokens"]),
+        num_cached_tokens=None if cached is None else fields.count(cached),
+        num_output_tokens=fields.count(each["num_output_tokens"]),
+        phases={name: fields.number(seconds) for name, seconds in each["phases"].items()},
+    )
 
 
 def read_cache(answer: Mapping[str, Any]) -> Cache:
-    """Read ``/admin/cache``; raises KeyError or TypeError for what is none."""
+    """Read ``/admin/cache``."""
+    nodes = tuple(node for entry in answer["namespaces"] for node in _nodes(entry))
+    if len({node.serial for node in nodes}) < len(nodes):
+        raise ValueError("two nodes have one serial")
     return Cache(
-        num_nodes=answer["num_nodes"],
-        is_truncated=answer["truncated"],
-        nodes=tuple(node for entry in answer["namespaces"] for node in _nodes(entry)),
+        num_nodes=fields.count(answer["num_nodes"]),
+        is_truncated=fields.flag(answer["truncated"]),
+        nodes=nodes,
         curve=_curve(answer.get("curve")),
     )
 
 
 def _nodes(entry: Mapping[str, Any]) -> Iterator[CacheNode]:
+    """Yield the nodes of a namespace; each is listed below its parent, so none is above itself."""
     name = namespace_name(entry["namespace"])
-    serials = {node["id"]: node["serial"] for node in entry["nodes"]}
+    serials: dict[int | None, int | None] = {None: None}
     for node in entry["nodes"]:
+        serial = fields.count(node["serial"])
         yield CacheNode(
-            serial=node["serial"],
-            parent=None if node["parent"] is None else serials[node["parent"]],
+            serial=serial,
+            parent=serials[node["parent"]],
             namespace=name,
-            num_tokens=node["num_tokens"],
-            lock_ref=node["lock_ref"],
-            hits=node["hits"],
-            tick=node["tick"],
+            num_tokens=fields.count(node["num_tokens"]),
+            lock_ref=fields.count(node["lock_ref"]),
+            hits=fields.count(node["hits"]),
+            tick=fields.count(node["tick"]),
         )
+        serials[fields.count(node["id"])] = serial
 
 
 def _curve(answer: Mapping[str, Any] | None) -> Curve | None:
-    if not answer or not answer["points"]:
+    if not answer or not answer["points"] or not answer["capacity_tokens"]:
         return None
-    points = tuple(_known(CurvePoint, point) for point in answer["points"])
-    working_set = answer["working_set_tokens"]
-    told = {**answer, "points": points, "working_set_tokens": math.nan if working_set is None else working_set}
-    return _known(Curve, told)
+    return Curve(
+        enabled=fields.flag(answer["enabled"]),
+        sample_rate=fields.number(answer["sample_rate"]),
+        num_samples=fields.count(answer["num_samples"]),
+        capacity_tokens=fields.count(answer["capacity_tokens"]),
+        points=tuple(_point(point) for point in answer["points"]),
+        working_set_tokens=fields.number_or_nan(answer["working_set_tokens"]),
+        regret_tokens=fields.count(answer["regret_tokens"]),
+    )
 
 
-def _known(kind: type[_Value], answer: Mapping[str, Any]) -> _Value:
-    """Make a ``kind`` of the fields that this version knows: a newer engine may say more."""
-    names = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]  # always a dataclass here
-    return kind(**{name: answer[name] for name in names if name in answer})
+def _point(point: Mapping[str, Any]) -> CurvePoint:
+    capacity = point["capacity_tokens"]
+    return CurvePoint(None if capacity is None else fields.number(capacity), fields.number(point["hit_ratio"]))

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 
 from rich.text import Text
 
-from sapwood_tools.top.figures import Latency, Quantile
+from sapwood_metrics.quantiles import Quantile
+from sapwood_tools.top.figures import Latency
 
 UNKNOWN = "–"
 _BLOCKS = "▁▂▃▄▅▆▇█"

@@ -61,19 +61,6 @@ _ANSWER = "sapwood_generation_tokens_total"
 _SUMMED = (_RUNNING, _REQUESTS, _PROMPT, _ANSWER)
 
 
-def median_seconds(buckets: tuple[tuple[float, float], ...]) -> float | None:
-    """Return the median of a histogram, by a straight line inside its bucket; None: it is empty."""
-    if not buckets or buckets[-1][1] == 0:
-        return None
-    half, low, below = buckets[-1][1] / 2, 0.0, 0.0
-    for bound, count in buckets:
-        if count >= half:
-            # Beyond the last finite bound nothing is known but that it is more.
-            return low if bound == float("inf") else low + (bound - low) * (half - below) / (count - below)
-        low, below = bound, count
-    return low
-
-
 @dataclass(slots=True)
 class Figures:
     """The last readings of every engine."""

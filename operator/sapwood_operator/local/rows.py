@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sapwood_operator.local.figures import Figures, median_seconds
+from sapwood_metrics.quantiles import Quantile, quantile
+from sapwood_operator.local.figures import Figures
 from sapwood_operator.local.platform import Platform
 from sapwood_operator.local.pod import NotMade, Pod, Resting, Serving, Starting
 
@@ -39,7 +40,6 @@ def rows(platform: Platform, figures: Figures, now: float) -> list[Row]:
 
 def _row(pod: Pod, figures: Figures, now: float) -> Row:
     reading = figures.last(pod.name)
-    median = median_seconds(reading.ttft_buckets)
     hit_rate = f"{reading.cached_tokens / reading.prompt_tokens:.0%}" if reading.prompt_tokens else _NOTHING
     rate = figures.tokens_per_second(pod.name)
     return Row(
@@ -48,10 +48,17 @@ def _row(pod: Pod, figures: Figures, now: float) -> Row:
         state=state_of(pod, now),
         requests=f"{reading.num_running} / {reading.num_requests}",
         hit_rate=hit_rate,
-        ttft=_NOTHING if median is None else f"{median * 1000:.0f} ms" if median < 1 else f"{median:.1f} s",
+        ttft=_time(quantile(reading.ttft_buckets, 0.5)),
         tokens_per_second=f"{rate:.0f}" if rate else _NOTHING,
         restarts=str(pod.num_restarts),
     )
+
+
+def _time(found: Quantile | None) -> str:
+    if found is None:
+        return _NOTHING
+    time = f"{found.seconds * 1000:.0f} ms" if found.seconds < 1 else f"{found.seconds:.1f} s"
+    return f"≥ {time}" if found.is_least else time
 
 
 def state_of(pod: Pod, now: float | None = None) -> str:

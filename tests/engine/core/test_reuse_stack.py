@@ -30,36 +30,21 @@ class SearchedList:
 
     def __init__(self) -> None:
         self._units: list[Unit] = []
-        self._used_in: dict[Unit, int] = {}
-        self._num_uses = 0
 
     def use(self, namespace: Namespace, tokens: Tokens) -> list[int]:
-        """Return the distances of the units that are there, then move all to the top."""
-        ends = [*range(UNIT_TOKENS, len(tokens), UNIT_TOKENS), len(tokens)]
-        units = [(namespace, tuple(tokens[:end])) for end in ends]
+        """Return the distances of the whole units that are there, then move all to the top."""
+        units = [(namespace, tuple(tokens[:end])) for end in range(UNIT_TOKENS, len(tokens) + 1, UNIT_TOKENS)]
         found = []
         for unit in units:
             if unit not in self._units:
                 break
             found.append(self._units.index(unit) + 1)
-        self._units = [
-            *units,
-            *(each for each in self._units if each not in units and not self._is_superseded(each, units)),
-        ]
-        self._num_uses += 1
-        self._used_in.update(dict.fromkeys(units, self._num_uses))
+        self._units = [*units, *(each for each in self._units if each not in units)]
         return found
 
-    def _is_superseded(self, unit: Unit, units: list[Unit]) -> bool:
-        """A unit filled in part goes with the one before it, where a sequence uses that and goes on as it does."""
-        namespace, tokens = unit
-        before = (namespace, tokens[: len(tokens) // UNIT_TOKENS * UNIT_TOKENS])
-        goes_on = any(each[0] == namespace and each[1][: len(tokens)] == tokens for each in units)
-        return before != unit and goes_on and self._used_in.get(before) == self._used_in[unit]
 
-
-def stack(*, sample_rate: float = 1.0, most_marks: int = 1_000) -> ReuseStack:
-    return ReuseStack(unit_bytes=UNIT_BYTES, sample_rate=sample_rate, most_marks=most_marks)
+def stack(*, sample_rate: float = 1.0, most_marks: int = 1_000, keeps_tails: bool = True) -> ReuseStack:
+    return ReuseStack(unit_bytes=UNIT_BYTES, sample_rate=sample_rate, most_marks=most_marks, keeps_tails=keeps_tails)
 
 
 def use(used: ReuseStack, namespace: Namespace, tokens: Tokens, *, num_found: int = 0) -> list[Reused]:
@@ -77,7 +62,7 @@ def distances(found: Sequence[Reused]) -> list[float]:
 def test_where_everything_is_sampled_every_distance_is_that_in_a_searched_list(
     uses: list[tuple[Namespace, list[int], list[int]]],
 ) -> None:
-    used, model = stack(), SearchedList()
+    used, model = stack(keeps_tails=False), SearchedList()
     for namespace, prompt, answer in uses:
         trail, key = Trail(namespace), token_key(prompt)
         used.follow(trail, key, exact=(0,))
@@ -92,11 +77,56 @@ def test_a_small_table_of_slots_changes_no_distance_that_is_still_known(
     uses: list[tuple[Namespace, list[int], list[int]]],
 ) -> None:
     """Slots are numbered anew again and again; what is forgotten is the bottom of the stack."""
-    used, model = stack(most_marks=24), SearchedList()
+    used, model = stack(most_marks=24, keeps_tails=False), SearchedList()
     for namespace, prompt, _ in uses:
         found = distances(use(used, namespace, prompt))
         assert found == model.use(namespace, prompt)[: len(found)]
-        assert used.num_marks <= 24
+        assert used.check_invariants() == []
+
+
+def shared_tokens(one: Tokens, other: Tokens) -> int:
+    return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+
+
+@given(USES)
+def test_with_tails_all_whole_units_are_found_and_no_more_than_was_ever_used(
+    uses: list[tuple[Namespace, list[int], list[int]]],
+) -> None:
+    used = stack()
+    before: list[tuple[Namespace, list[int]]] = []
+    for namespace, prompt, answer in uses:
+        trail, key = Trail(namespace), token_key(prompt)
+        used.follow(trail, key, exact=(0,))
+        found = used.use(trail, key)
+        num_found = min(len(prompt), max((each.end_bytes // 4 for each in found), default=0))
+        num_shared = max((shared_tokens(prompt, other) for space, other in before if space == namespace), default=0)
+        assert num_shared // UNIT_TOKENS * UNIT_TOKENS <= num_found <= num_shared
+        whole = prompt + answer
+        used.follow(trail, token_key(whole))
+        used.use(trail, token_key(whole))
+        before.append((namespace, whole))
+        assert used.check_invariants() == []
+
+
+def test_a_sequence_that_goes_on_as_the_tail_of_another_finds_that_part_of_its_unit() -> None:
+    used = stack()
+    use(used, ONE, [1] * 5)
+    use(used, ONE, [2] * 4)
+    (found,) = use(used, ONE, [1] * 9)
+    assert (found.num_units, found.distance, found.end_bytes) == (3, 3, 4 * 5)
+    assert used.num_units == 7  # The tail has become part of a whole unit.
+
+
+def test_where_a_prompt_ended_within_a_unit_is_found_by_the_same_prompt_with_another_answer() -> None:
+    used = stack()
+    for answer in (7, 8):
+        trail = Trail(ONE)
+        used.follow(trail, token_key([1] * 5), exact=(0,))
+        found = used.use(trail, token_key([1] * 5))
+        used.follow(trail, token_key([1] * 5 + [answer] * 4))
+        used.use(trail, token_key([1] * 5 + [answer] * 4))
+    assert distances(found) == [1, 2, 3]
+    assert used.num_units == 2 + 3 + 3  # Each answer has a unit of its own with the prompt's end.
 
 
 def test_the_beginning_of_a_sequence_is_nearer_than_its_end() -> None:

@@ -245,6 +245,13 @@ def test_a_flush_of_an_engine_at_rest_is_counted_before_it_is_answered(
     assert sum(event.num_tokens for batch in batches for event in batch.evicted) == num_tokens
 
 
+def test_looks_at_the_tree_tell_which_life_of_the_engine_its_serials_are_of() -> None:
+    lives = [run([[AdminCall(1, "cache"), AdminCall(2, "cache")], [Shutdown()]]) for _ in range(2)]
+    epochs = [[sent.result["epoch"] for sent in life.sent if isinstance(sent, AdminReply)] for life in lives]
+    assert [len(set(of_one)) for of_one in epochs] == [1, 1]
+    assert epochs[0] != epochs[1]
+
+
 def test_an_admin_call_is_answered_after_the_load_that_it_saw() -> None:
     script = run([[submit("r", max_tokens=3), AdminCall(7, "check")], [Shutdown()]])
     answer = next(i for i, message in enumerate(script.sent) if isinstance(message, AdminReply))

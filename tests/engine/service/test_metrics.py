@@ -14,6 +14,7 @@ from sapwood_contract.http import LoadSnapshot
 from sapwood_contract.metrics import SERIES, VLLM_SERIES
 from sapwood_engine.core.request import RequestId
 from sapwood_engine.core.step import Admitted, Evicted, Preempted
+from sapwood_engine.service.cache_gauges import CACHE_GAUGES
 from sapwood_engine.service.messages import Delta, StepStats, TokenBatch
 from sapwood_engine.service.metrics import EngineMetrics, RequestTimes
 from sapwood_metrics.exposition import OPENMETRICS
@@ -45,6 +46,11 @@ def sources(metrics: EngineMetrics) -> dict[str, float]:
     }
 
 
+def of_the_cache(metrics: EngineMetrics) -> set[str]:
+    prefixes = ("sapwood_kv_", "sapwood_radix_", "vllm:kv_", "vllm:cache_")
+    return {name for name, _ in samples(metrics) if name.startswith(prefixes)}
+
+
 def test_series_are_exactly_those_of_the_contract_and_there_before_any_request() -> None:
     families = {f.name: f for f in text_string_to_metric_families(EngineMetrics("m").render().body.decode())}
     wanted = {s.name.removesuffix("_total").removesuffix("_info"): s for s in SERIES if s.program == "engine"}
@@ -55,7 +61,7 @@ def test_series_are_exactly_those_of_the_contract_and_there_before_any_request()
             if not family.name.endswith("_info"):
                 assert sample.labels.keys() - {"le"} == set(wanted[name].labels)
         assert family.documentation == wanted[name].help
-        assert family.samples or name == "sapwood_model"
+        assert family.samples or name == "sapwood_model" or name in CACHE_GAUGES
 
 
 def test_a_pod_exports_far_fewer_series_than_allowed() -> None:
@@ -157,7 +163,21 @@ def test_a_scrape_takes_as_many_lines_after_many_requests_as_after_none() -> Non
     assert metrics.render().body.count(b"\n") == before
 
 
+def test_of_the_cache_nothing_is_told_before_the_worker_has_said_something() -> None:
+    metrics = EngineMetrics("m", compat="vllm")
+    assert not of_the_cache(metrics)
+    assert value(metrics, "sapwood_requests_running", **MODEL) == 0
+    assert value(metrics, "sapwood_requests_waiting", **MODEL, reason="capacity") == 0
+    metrics.observe(batch(load=LoadSnapshot(kv_capacity_tokens=160, kv_page_tokens=16, kv_free_tokens=160)))
+    assert of_the_cache(metrics) == {*CACHE_GAUGES, "vllm:kv_cache_usage_perc", "vllm:cache_config_info"}
+    assert value(metrics, "sapwood_kv_tokens", **MODEL, state="active") == 0
+    assert value(metrics, "sapwood_radix_nodes", **MODEL) == 0
+    metrics.worker_ended()
+    assert not of_the_cache(metrics)
+
+
 def test_counters_never_fall_over_a_workers_death_and_its_gauges_go() -> None:
+    """Case I07: one process counts, and there are no files of others."""
     metrics = EngineMetrics("m")
     load = LoadSnapshot(num_running=3, kv_capacity_tokens=1600, kv_page_tokens=16, kv_active_tokens=1600)
     metrics.observe(batch(load=load, admitted=[admitted(60)]))
@@ -165,8 +185,8 @@ def test_counters_never_fall_over_a_workers_death_and_its_gauges_go() -> None:
     metrics.worker_ended()
     after = samples(metrics)
     assert all(after[key] == number for key, number in counted.items())
-    gone = ("sapwood_requests_running", "sapwood_kv_tokens", "sapwood_kv_capacity_tokens")
-    assert [value for (name, _), value in after.items() if name in gone] == [0] * 6
+    assert after["sapwood_requests_running", frozenset(MODEL.items())] == 0
+    assert not of_the_cache(metrics)
 
 
 def test_what_a_step_did_is_counted_by_kind() -> None:

@@ -37,6 +37,7 @@ def addresses() -> Iterator[tuple[str, str]]:
         while not _is_ready(url):
             assert process.poll() is None, "the engine did not start"
             assert time.monotonic() < deadline, "the engine is not ready in time"
+            time.sleep(0.05)  # what is waited for needs the processor
         yield url, admin
         process.kill()
 

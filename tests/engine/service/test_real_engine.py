@@ -54,6 +54,7 @@ def served() -> Iterator[Served]:
         while not _is_ready(url):
             assert process.poll() is None, "the engine did not start"
             assert time.monotonic() < deadline, "the engine is not ready in time"
+            time.sleep(0.05)  # what is waited for needs the processor
         yield Served(process, url)
         process.kill()
 

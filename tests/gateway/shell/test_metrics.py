@@ -36,6 +36,35 @@ async def test_what_clients_make_up_makes_at_most_one_series_more_of_each_name()
     assert after.value("sapwood_gateway_requests_total", inference_service="", model="", code="404") == 500
 
 
+async def test_each_code_that_alerts_read_is_at_zero_before_the_first_answer_of_a_model_that_is_served() -> None:
+    async with gateway(routes(models=(MODEL, "other"))) as running:
+        before = scraped(running)
+        for model in (MODEL, "other"):
+            own = {"inference_service": str(CHAT), "model": model}
+            codes = {
+                dict(labels)["code"]: value
+                for (name, labels), value in before.samples.items()
+                if name == "sapwood_gateway_requests_total" and own.items() <= set(labels)
+            }
+            assert codes == dict.fromkeys(("200", "429", "499", "500", "502", "503", "504"), 0)
+        async with running.client.post(PATH, json={"model": MODEL}) as answer:
+            assert answer.status == 503
+        after = scraped(running)
+    assert after.by("sapwood_gateway_requests_total", "code") == {"503": 1}
+    assert after.num_series() == before.num_series()
+
+
+async def test_a_service_that_is_discovered_later_has_its_series_from_the_next_scrape_on() -> None:
+    async with gateway(routes()) as running:
+        running.fleet.update(Routes({OTHER: Service(OTHER, ("late",))}, {}))
+        assert (
+            scraped(running).value(
+                "sapwood_gateway_requests_total", inference_service=str(OTHER), model="late", code="503"
+            )
+            == 0
+        )
+
+
 async def test_tenants_are_in_no_series() -> None:
     key = "sk-of-a-tenant"
     tenants = Tenants([Tenant(namespace="team", name="somebody", key_digests=frozenset({key_digest(key)}))])
@@ -76,9 +105,9 @@ async def test_a_request_that_one_replica_failed_and_another_answered_counts_onc
 
 
 async def test_a_fault_of_the_gateway_counts_as_one() -> None:
-    unusable = Routes({CHAT: Service(CHAT, None)}, {})  # type: ignore[arg-type]  # what no discovery gives
+    unusable = Routes({CHAT: Service(CHAT, (MODEL,), hosts=None)}, {})  # type: ignore[arg-type]  # what no discovery gives
     async with gateway(unusable) as running:
-        async with running.client.post(PATH, json={"model": MODEL}) as answer:
+        async with running.client.post(PATH, json={"model": MODEL}, headers={"Host": "chat.example.com"}) as answer:
             assert answer.status == 500
         assert scraped(running).by("sapwood_gateway_requests_total", "code") == {"500": 1}
 

@@ -42,7 +42,7 @@ async def steps() -> Steps:
 
 def codes(running: Gateway) -> dict[str, float]:
     """How requests ended."""
-    counted = running.series("sapwood_gateway_requests_total").items()
+    counted = running.counted("sapwood_gateway_requests_total").items()
     return {labels.split('"')[1]: value for labels, value in counted}
 
 
@@ -169,7 +169,7 @@ async def test_a_client_that_leaves_a_stream_takes_the_upstream_connection_along
         await engine.idle.wait()
     await running.traffic.drained()
     assert running.fleet.num_own == 0
-    assert running.series("sapwood_gateway_requests_total") == {
+    assert running.counted("sapwood_gateway_requests_total") == {
         f'{{code="499",inference_service="{CHAT}",model="{MODEL}"}}': 1
     }
 
@@ -430,7 +430,7 @@ async def test_a_body_that_does_not_come_in_time_is_refused() -> None:
         async with running.client.post(PATH, data=begun()) as response:
             assert (await error_of(response, 408))["code"] == "body_timeout"
         assert engine.bodies == []
-        assert running.series("sapwood_gateway_requests_total") == {'{code="408",inference_service="",model=""}': 1}
+        assert running.counted("sapwood_gateway_requests_total") == {'{code="408",inference_service="",model=""}': 1}
 
 
 async def test_a_body_that_is_announced_too_large_is_refused_before_it_comes() -> None:
@@ -477,7 +477,7 @@ async def test_names_that_clients_make_up_make_no_series() -> None:
         for number in range(5):
             async with running.client.post(PATH, json={"model": f"made-up-{number}"}) as response:
                 assert response.status == 404
-        assert running.series("sapwood_gateway_requests_total") == {'{code="404",inference_service="",model=""}': 5}
+        assert running.counted("sapwood_gateway_requests_total") == {'{code="404",inference_service="",model=""}': 5}
 
 
 async def test_nothing_that_a_client_wrote_is_logged(caplog: pytest.LogCaptureFixture) -> None:

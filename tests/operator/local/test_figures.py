@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sapwood_contract.metrics import SERIES
-from sapwood_operator.local.figures import Figures, Reading, median_seconds, read_figures
+from sapwood_operator.local.figures import Figures, Reading, read_figures
 
 TEXT = """
 # TYPE sapwood_requests_running gauge
@@ -45,20 +45,6 @@ def test_every_series_that_is_read_is_one_that_engines_export() -> None:
 @pytest.mark.parametrize("text", ["", "sapwood_requests_running{model", "<html>"])
 def test_what_is_no_metrics_is_nothing(text: str) -> None:
     assert read_figures(text) == Reading()
-
-
-@pytest.mark.parametrize(
-    ("buckets", "expected"),
-    [
-        ((), None),
-        (((0.1, 0.0), (float("inf"), 0.0)), None),
-        (((0.1, 4.0), (float("inf"), 4.0)), 0.05),
-        (((0.1, 1.0), (0.5, 4.0), (float("inf"), 4.0)), pytest.approx(0.1 + 0.4 / 3)),
-        (((0.1, 1.0), (float("inf"), 4.0)), 0.1),
-    ],
-)
-def test_the_median_lies_inside_its_bucket(buckets: tuple[tuple[float, float], ...], expected: object) -> None:
-    assert median_seconds(buckets) == expected
 
 
 def test_tokens_a_second_are_those_of_the_last_ten() -> None:

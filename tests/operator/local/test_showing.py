@@ -46,6 +46,15 @@ def test_a_row_has_the_figures_of_its_engine(setting: Setting) -> None:
     assert (row.requests, row.hit_rate, row.ttft, row.tokens_per_second) == ("2 / 7", "75%", "50 ms", "25")
 
 
+def test_a_median_that_no_bucket_holds_is_told_by_the_last_bound(setting: Setting) -> None:
+    setting.give(a_service())
+    setting.get_ready()
+    figures = Figures()
+    figures.take(setting.pods[0].name, Reading(ttft_buckets=((0.1, 1.0), (float("inf"), 3.0))), 0.0)
+    (row,) = rows(setting.platform, figures, setting.now)
+    assert row.ttft == "≥ 100 ms"
+
+
 def test_a_replica_goes_through_its_states(setting: Setting) -> None:
     setting.give(a_service(replicas=2))
     assert states(setting) == ["starting", "starting"]

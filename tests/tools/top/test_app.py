@@ -92,7 +92,7 @@ async def test_a_prefix_is_seen_to_appear_to_be_locked_and_to_be_evicted() -> No
     assert lines == [
         "seen in the cache",
         "0 s ago evicted #2 64 tokens",
-        "1.0 s ago released #2 64 tokens",
+        "1.0 s ago unlocked #2 64 tokens",
         "2.0 s ago locked #2 64 tokens",
         "2.0 s ago appeared #2 64 tokens",
     ]

@@ -12,7 +12,8 @@ from sapwood_engine.core.request import RequestId
 from sapwood_engine.core.step import Admitted, Evicted
 from sapwood_engine.service.messages import TokenBatch
 from sapwood_engine.service.metrics import EngineMetrics, RequestTimes
-from sapwood_tools.top.figures import Figures, Latency, Quantile, interval, quantile, read_figures, was_restarted
+from sapwood_metrics.quantiles import Quantile
+from sapwood_tools.top.figures import Figures, Latency, interval, read_figures, was_restarted
 from sapwood_tools.top.gateway_figures import GatewayFigures, read_gateway_figures
 
 INF = math.inf
@@ -49,6 +50,22 @@ def test_what_is_no_engines_says_nothing(text: str) -> None:
     assert read_gateway_figures(text) is None
 
 
+@pytest.mark.parametrize("value", ["NaN", "+Inf", "-1", "9" * 400])
+def test_a_count_that_is_none_says_nothing(value: str) -> None:
+    text = EngineMetrics("m").render().body.decode()
+    for name in ("sapwood_preemptions_total", "sapwood_time_to_first_token_seconds_bucket"):
+        line = next(line for line in text.splitlines() if line.startswith(name))
+        assert read_figures(text.replace(line, f"{line.rpartition(' ')[0]} {value}")) is None
+    for name in ("requests_running", 'replicas{state="ready"}', 'route_total{result="load"}'):
+        line = f"sapwood_gateway_{name} {value}\n"
+        assert read_gateway_figures(f"sapwood_gateway_requests_running 1\n{line}") is None
+
+
+def test_a_gateways_words_are_shown_without_orders_to_the_terminal() -> None:
+    told = read_gateway_figures('sapwood_gateway_requests_running 1\nsapwood_gateway_replicas{state="\x1b[2J"} 1\n')
+    assert told == GatewayFigures(1, 0, (("'\\x1b[2J'", 1),), ())
+
+
 def test_what_a_gateway_counts_is_read() -> None:
     text = """
 sapwood_gateway_requests_running 3
@@ -78,27 +95,6 @@ def test_latencies_are_of_the_time_between() -> None:
     first = replace(NOTHING, ttft=((1.0, 1000.0), (2.0, 1000.0), (INF, 1000.0)))
     last = replace(NOTHING, ttft=((1.0, 1000.0), (2.0, 1010.0), (INF, 1010.0)))
     assert interval(first, last, 1.0).ttft == Latency(Quantile(1.5), Quantile(1.95))
-
-
-QUANTILES: list[tuple[str, list[tuple[float, float]], float, Quantile | None]] = [
-    ("no buckets", [], 0.5, None),
-    ("nothing observed", [(1.0, 0), (INF, 0)], 0.5, None),
-    ("in the first bucket", [(1.0, 4), (INF, 4)], 0.5, Quantile(0.5)),
-    ("in a later one", [(1.0, 0), (2.0, 4), (INF, 4)], 0.25, Quantile(1.25)),
-    ("at a border", [(1.0, 2), (2.0, 4), (INF, 4)], 0.5, Quantile(1.0)),
-    ("after empty ones", [(1.0, 2), (2.0, 2), (4.0, 4), (INF, 4)], 0.75, Quantile(3.0)),
-    ("beyond the last bound", [(1.0, 1), (INF, 4)], 0.95, Quantile(1.0, is_least=True)),
-    ("all of it beyond", [(1.0, 0), (INF, 4)], 0.5, Quantile(1.0, is_least=True)),
-]
-
-
-@pytest.mark.parametrize(
-    ("buckets", "share", "expected"), [row[1:] for row in QUANTILES], ids=[row[0] for row in QUANTILES]
-)
-def test_a_quantile_lies_on_a_straight_line_inside_its_bucket(
-    buckets: list[tuple[float, float]], share: float, expected: Quantile | None
-) -> None:
-    assert quantile(buckets, share) == expected
 
 
 RESTARTS: list[tuple[str, Figures, bool]] = [

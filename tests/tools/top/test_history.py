@@ -3,58 +3,36 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from support_top import CURVE, REQUESTS, cache, figures, node, sample
+from support_tree_changes import TREE_CHANGES, Event
 
 from sapwood_contract.http import EngineLoad, LoadSnapshot
 from sapwood_engine.core.miss_ratio import describe_curve, no_curve
+from sapwood_tools.top import panels
 from sapwood_tools.top.cache_changes import changes
 from sapwood_tools.top.figures import Interval
 from sapwood_tools.top.gateway_figures import GatewayFigures
 from sapwood_tools.top.history import WINDOW_SECONDS, EngineHistory, EngineView, GatewayHistory
-from sapwood_tools.top.samples import Cache, Sample, read_cache, read_load, read_requests
+from sapwood_tools.top.samples import Sample, read_cache, read_load, read_requests
 from sapwood_tools.top.source import GatewayAnswer
 
-LOCKED = node(1, tokens=64, locks=1)
-FREE = node(1, tokens=64)
 
-CHANGES: list[tuple[str, Cache, Cache, list[tuple[str, int]]]] = [
-    ("nothing", cache(FREE), cache(replace(FREE, hits=5, tick=9)), []),
-    ("a prefix appears", cache(), cache(FREE), [("appeared", 1)]),
-    ("one appears in use", cache(), cache(LOCKED), [("appeared", 1), ("locked", 1)]),
-    ("one is used", cache(FREE), cache(LOCKED), [("locked", 1)]),
-    ("one more user", cache(LOCKED), cache(replace(LOCKED, lock_ref=2)), []),
-    ("nobody uses it any more", cache(LOCKED), cache(FREE), [("released", 1)]),
-    ("it is evicted", cache(FREE), cache(), [("evicted", 1)]),
-    ("one goes, one comes", cache(FREE), cache(node(2)), [("evicted", 1), ("appeared", 2)]),
-    (
-        "a free node is split by a new branch that is in use",
-        cache(FREE),
-        cache(node(2, locks=1), node(1, 2), node(3, 2, locks=1)),
-        [("split", 2), ("locked", 2), ("appeared", 3), ("locked", 3)],
-    ),
-    ("a node in use is split", cache(LOCKED), cache(node(2, locks=1), node(1, 2, locks=1)), [("split", 2)]),
-    (
-        "a node is split twice",
-        cache(FREE),
-        cache(node(3), node(2, 3), node(1, 2)),
-        [("split", 3), ("split", 2)],
-    ),
-    ("a node that is no longer listed may be there", cache(FREE, node(2)), cache(FREE, num_nodes=2), []),
-    ("a node that was not listed may have been there", cache(FREE, num_nodes=2), cache(FREE, node(2)), []),
-    (
-        "of those listed twice the change is known",
-        cache(FREE, num_nodes=9),
-        cache(LOCKED, num_nodes=9),
-        [("locked", 1)],
-    ),
-]
+@pytest.mark.parametrize(
+    ("before", "after", "expected"), [row[1:] for row in TREE_CHANGES], ids=[row[0] for row in TREE_CHANGES]
+)
+def test_what_happened_in_the_tree_is_told(
+    before: dict[str, Any], after: dict[str, Any], expected: list[Event]
+) -> None:
+    told = changes(read_cache(before), read_cache(after))
+    assert [(change.kind, change.node.serial, change.node.num_tokens) for change in told] == expected
 
 
-@pytest.mark.parametrize(("before", "after", "expected"), [row[1:] for row in CHANGES], ids=[row[0] for row in CHANGES])
-def test_what_happened_in_the_tree_is_told(before: Cache, after: Cache, expected: list[tuple[str, int]]) -> None:
-    assert [(change.kind, change.node.serial) for change in changes(before, after)] == expected
+def test_of_a_node_that_lost_its_end_only_that_is_told_to_be_evicted() -> None:
+    view = taken(sample(0.0, node(1, tokens=64)), sample(1.0, node(1, tokens=48)))
+    assert panels.seen_lines(view, 5).plain.endswith("evicted   #1      the last 16 tokens")
 
 
 def taken(*samples: Sample) -> EngineView:
@@ -102,7 +80,7 @@ def test_an_engine_that_was_started_anew_has_none() -> None:
 def test_what_was_seen_is_told_the_latest_first_and_only_so_much_of_it() -> None:
     samples = [sample(float(at), node(1), node(at + 2)) for at in range(500)]
     view = taken(*samples)
-    assert (view.seen[0].at, view.seen[0].change.node.serial) == (499.0, 501)
+    assert (view.seen[0].at, view.seen[0].change.node.serial) == (499.0, 500)
     assert len(view.seen) == 200
 
 

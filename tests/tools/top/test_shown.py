@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sapwood_metrics.quantiles import Quantile
 from sapwood_tools.top import shown
-from sapwood_tools.top.figures import Latency, Quantile
+from sapwood_tools.top.figures import Latency
 
 
 @pytest.mark.parametrize(
