@@ -175,6 +175,9 @@ async def test_two_gateways_let_no_more_through_than_the_limit_and_one_request_e
     num_before, failed_before = len(sharing.server.bodies), await num_failures(sharing)
     first = time.time() // seconds
     counts = await storm(sharing.running, name)
+    # What was put by for those under way, and not used, is there again for one who asks alone.
+    while (await ask(sharing.running[0], name))[0] == 200:
+        counts[200] += 1
     num_windows = time.time() // seconds - first + 1
     let_through = len(sharing.server.bodies) - num_before
     assert set(counts) == {200, 429}
