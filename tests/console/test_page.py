@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page, Route, expect
-from support_browser import NOWHERE, Watched, chromium, serve_files, watched
+from support_browser import NOWHERE, Watched, serve_files, watched
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\"><b>bold</b>"
 OPEN = {"program": "engine", "data": "open", "asks_api_key": False, "shows_text": False}
@@ -66,18 +65,6 @@ ANSWERS = {
     "/ui/data/requests": {"requests": [REQUEST]},
 }
 VIEWS = ("chat", "cache", "curve", "requests", "replicas")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as started:
-        yield started
-
-
-@pytest.fixture
-def seen(browser: Browser) -> Iterator[Watched]:
-    with watched(browser) as opened:
-        yield opened
 
 
 def show(page: Page, view: str, answers: dict[str, Any] = ANSWERS) -> None:

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, Locator, Page, expect
-from support_browser import Watched, chromium, watched
+from playwright.sync_api import Locator, Page, expect
+from support_browser import Watched
 from support_programs import needs
 
 from sapwood_tools.bench.servers import free_port
@@ -119,18 +119,6 @@ def _wait_until(url: str, *, mentions: str = "") -> None:
                 return
         assert time.monotonic() < deadline, f"{url} is not ready in time"
         time.sleep(0.05)  # what is waited for needs the processor
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as started:
-        yield started
-
-
-@pytest.fixture
-def seen(browser: Browser) -> Iterator[Watched]:
-    with watched(browser) as opened:
-        yield opened
 
 
 def give_keys(page: Page, *, api: str = "", admin: str = "", engine: str = "") -> None:
