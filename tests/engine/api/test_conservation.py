@@ -42,6 +42,9 @@ async def running(num_pages: int, **launch: object) -> AsyncIterator[tuple[Threa
         served(build_app(engine.client)) as address,
         httpx.AsyncClient(base_url=address, timeout=60) as api,
     ):
+        # Nothing is told of the cache before the worker has said something, which no event of the client's tells.
+        while not engine.client.load.kv_capacity_tokens:  # noqa: ASYNC110
+            await asyncio.sleep(0)
         yield engine, api
 
 
