@@ -70,8 +70,9 @@ class Edge:
             try:
                 await self._answer(scope, receive, answer, route, headers)
             finally:
+                outcome = state.setdefault(OUTCOME, answer.status)
                 if route == "user":
-                    self._ended(state.get(OUTCOME, answer.status))
+                    self._ended(outcome)
 
     async def _answer(
         self, scope: Scope, receive: Receive, answer: _Answer, route: RouteClass, headers: Headers

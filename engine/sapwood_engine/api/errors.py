@@ -31,7 +31,7 @@ INTERNAL_ERROR = ErrorAnswer(
 CLIENT_CLOSED_REQUEST = 499
 """nginx's status for a client that left; nobody reads it, but metrics and logs do."""
 OUTCOME = "outcome"
-"""Key in a scope's state: the status that a call counts as where it is not that of its answer, which had begun."""
+"""Key in a scope's state: the status that a call counts as, that of its answer unless this had begun and went wrong."""
 
 _PRIVATE_FIELDS = frozenset(
     {

@@ -1,4 +1,4 @@
-"""Around everything else: whose trace a request belongs to, and the span of a call from its first byte to its last.
+"""Around the edge: whose trace a request belongs to, and the span of a call from its first byte to its last.
 
 Every record that is logged inside carries the trace's id, where there is one.
 """
@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fastapi.telemetry import TelemetryConfig
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 from structlog.contextvars import bound_contextvars
 
-from sapwood_engine.api.errors import CLIENT_CLOSED_REQUEST, OUTCOME
+from sapwood_engine.api.errors import OUTCOME
 from sapwood_tracing.context import TRACEPARENT, TRACESTATE, NoContext, TraceContext, read_context, trace_id_text
 
 if TYPE_CHECKING:  # OpenTelemetry's SDK is loaded where traces are kept
@@ -50,18 +50,10 @@ class Traced:
     async def _trace(self, trace: CallTrace, scope: Scope, receive: Receive, send: Send) -> None:
         state = scope.setdefault("state", {})
         state[TRACE] = trace
-        status = CLIENT_CLOSED_REQUEST  # what is left where the client goes before its answer has begun
-
-        async def note_status(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            await send(message)
-
         try:
-            await self._app(scope, receive, note_status)
+            await self._app(scope, receive, send)
         finally:
-            trace.ended(state.get(OUTCOME, status), request_id=state.get("request_id", ""))
+            trace.ended(state[OUTCOME], request_id=state["request_id"])  # the edge has left both
 
 
 def _context_of(scope: Scope) -> TraceContext | NoContext:

@@ -238,9 +238,7 @@ class EngineClient:
                 self._choices[engine_id] = choices[-1]
                 stream.call.choices.append(times)
                 self._idle.clear()
-                request = _request(generation, namespace, engine_id, (seed + index) % _SEED_VALUES)
-                request = replace(request, is_sibling=index > 0)
-                self._channel.send(Submit(request))
+                self._channel.send(Submit(_request(generation, namespace, engine_id, seed, index)))
                 self.metrics.submitted(engine_id)
         except BaseException:
             for choice in choices:
@@ -474,16 +472,17 @@ class EngineClient:
         return self.metrics.render(accept)
 
 
-def _request(generation: Generation, namespace: Namespace, engine_id: RequestId, seed: int) -> Request:
+def _request(generation: Generation, namespace: Namespace, engine_id: RequestId, seed: int, index: int) -> Request:
     return Request(
         request_id=engine_id,
         namespace=namespace,
         prompt_ids=generation.prompt_ids,
-        sampling=replace(generation.sampling, seed=seed),
+        sampling=replace(generation.sampling, seed=(seed + index) % _SEED_VALUES),
         stop=generation.stop,
         priority=generation.priority,
         routing_key=generation.routing_key,
         cache_pin_seconds=generation.cache_pin_seconds,
+        is_sibling=index > 0,
     )
 
 
