@@ -5,6 +5,7 @@
 #   make top [ARGS=…]                           watch the engine of `make serve`, or those of `make local`
 #   make test                                   every test
 #   make e2e [TESTS=… ARGS=…]                   end-to-end tests on KUBECONFIG's cluster, or on one built and run here
+#   make e2e-scaling [ARGS=…]                   those of autoscaling with real engines, which make e2e leaves out
 #   make check                                  what must hold before a commit: format, lint, types, layers, guards
 #   make bench [PEER=openvino|llamacpp]         the six workloads, alone or side by side with another engine
 #   make bench-limits                           a step against what this machine can do at most
@@ -15,6 +16,8 @@
 #   make bench-profile                          where a served engine's time goes while 16 streams decode
 #   make bench-gateway                          what the gateway adds to a first token and takes from 200 streams
 #   make bench-curve                            what the miss-ratio curve takes of steps
+#   make bench-autoscale                        autoscaling replayed beside others' rules: docs/autoscaling.md
+#   make bench-fit                              fit a latency model, and hold a replay beside the engine that it is of
 #   make bench-core                             the pure core beside baselines, one JSON object a line
 #   make soak                                   1,000,000 random operations on cache and scheduler
 #   make docs                                   write the generated parts of README.md and engine/README.md
@@ -28,8 +31,8 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: help serve local top test e2e check bench bench-limits bench-growth bench-endurance bench-interference bench-start \
-	bench-profile bench-gateway bench-curve bench-core soak docs console-pictures dashboards dashboard-pictures constraints clean
+.PHONY: help serve local top test e2e e2e-scaling check bench bench-limits bench-growth bench-endurance bench-interference bench-start \
+	bench-profile bench-gateway bench-curve bench-fit bench-autoscale bench-core soak docs console-pictures dashboards dashboard-pictures constraints clean
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -43,7 +46,9 @@ ARGS ?=
 PEER ?=
 BENCH_FOLDER ?= .bench
 E2E_NAME ?= e2e
-TESTS ?= e2e
+TESTS ?= $(filter-out $(SCALING_TESTS),$(wildcard e2e/test_*.py))
+# TODO: into `make e2e`, once they take less than 3 minutes: CI's time is used up, and they have the longest waits.
+SCALING_TESTS = e2e/test_autoscaling.py
 
 # The build backend comes from the same file of versions, so the package is built without an environment of its own.
 # What it says goes to stderr: the stdout of a target is its result (JSON lines of the benchmarks).
@@ -104,6 +109,9 @@ e2e: $(DEV)
 			$(BIN)/pytest $(TESTS) $(ARGS); \
 	fi
 
+e2e-scaling:
+	@exec $(MAKE) --no-print-directory e2e TESTS='$(SCALING_TESTS)'
+
 check: $(DEV)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -138,6 +146,12 @@ bench-gateway: $(DEV)
 
 bench-curve: $(ENGINE)
 	@GOMP_SPINCOUNT=4000 exec $(BIN)/python bench/curve_cost.py $(ARGS)
+
+bench-autoscale: $(DEV)
+	@exec $(BIN)/python bench/autoscale.py $(ARGS)
+
+bench-fit: $(ENGINE)
+	@exec $(BIN)/python bench/fit_check.py $(ARGS)
 
 bench-core: $(ENGINE)
 	@exec $(BIN)/sapwood bench-core $(ARGS)

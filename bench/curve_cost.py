@@ -16,8 +16,9 @@ from random import Random
 
 import steps
 from figures import Bar, judge, ratios, say, spread
+from sapwood_contract.curve import Curve
 from sapwood_engine.core.admission import SchedulerConfig
-from sapwood_engine.core.miss_ratio import Curve, MissRatio
+from sapwood_engine.core.miss_ratio import MissRatio
 from sapwood_engine.core.ports import Capacity
 from sapwood_engine.core.prefix_cache import PrefixCache
 from sapwood_engine.core.request import Namespace, Request, RequestId, SamplingParams, StopRules

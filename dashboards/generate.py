@@ -11,20 +11,20 @@ from pathlib import Path
 from sapwood_dashboards.written import dashboard_files, rule_files
 
 ROOT = Path(__file__).resolve().parent.parent
+OF_SERVICES = Path("engines.yaml")
 
 
 def expected() -> dict[Path, str]:
     """Return every generated file with its text.
 
-    The chart ships all dashboards, and the rules of gateways alone: the operator writes those of each service.
+    The chart ships all dashboards, and the rules of gateways and operator: the operator writes those of each service.
     """
     rules = rule_files()
-    of_gateways = Path("gateways.yaml")
     return {
         **_below("dashboards", dashboard_files()),
         **_below("dashboards/rules", rules),
         **_below("charts/sapwood/files/dashboards", dashboard_files()),
-        **_below("charts/sapwood/files/rules", {of_gateways: rules[of_gateways]}),
+        **_below("charts/sapwood/files/rules", {name: text for name, text in rules.items() if name != OF_SERVICES}),
     }
 
 

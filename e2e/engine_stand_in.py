@@ -1,7 +1,7 @@
 """What a gateway sees of an engine, in a few lines that run as a pod: both ports, readiness, load, a drain at SIGTERM.
 
 The pod gets this file's text on its command line, and as MODEL what it says to serve. A completion answers which pod it
-was.
+was. What is posted to ``/say``, an answer for each path, it answers from then on.
 """
 
 import json
@@ -13,6 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 ready = threading.Event()
 ready.set()
+said: dict[str, object] = {}
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -21,15 +22,19 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         load = {"num_running": 0, "num_waiting": 0}
         state = "ready" if ready.is_set() else "draining"
-        if self.path == "/admin/load":
+        if self.path in said:
+            self.answer(200, said[self.path])
+        elif self.path == "/admin/load":
             self.answer(200, {"model": os.environ["MODEL"], "state": state, "load": load})
         else:
             self.answer(200 if ready.is_set() else 503, {"state": state})
 
     def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
+        body = self.rfile.read(int(self.headers["Content-Length"]))
         if self.path == "/unready":
             ready.clear()
+        elif self.path == "/say":
+            said.update(json.loads(body))
         self.answer(200, {"pod": os.environ["HOSTNAME"], "host": self.headers["Host"]})
 
     def answer(self, status: int, value: object) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -32,6 +32,17 @@ class Stream:
         """Whether nothing was refused, lost or cut."""
         expected = (self.num_asked_tokens, "length", True, "")
         return (self.num_tokens, self.finish_reason, self.is_done, self.problem) == expected
+
+
+def client_of(url: str, host: str) -> openai.OpenAI:
+    """Return a client of the service that ``host`` names; it sends no request twice."""
+    return openai.OpenAI(
+        base_url=f"{url}/v1",
+        api_key="none",
+        default_headers={"Host": host},
+        max_retries=0,
+        timeout=_TIMEOUT_SECONDS,
+    )
 
 
 def ask(client: openai.OpenAI, model: str, prompt: str, num_tokens: int) -> Stream:
@@ -64,31 +75,39 @@ def read(lines: Iterator[str], num_asked_tokens: int) -> Stream:
     return Stream(num_asked_tokens, num_tokens, finish_reason, is_done, problem)
 
 
-@contextmanager
-def talking(url: str, host: str, model: str, lengths: Sequence[int]) -> Iterator[list[Stream]]:
-    """Keep a client for each of ``lengths`` (in tokens) asking, the next stream as soon as the last has ended.
+def story(number: int) -> str:
+    """Return what the client of that number asks for, again and again."""
+    return f"Tell me a story about {number} birds."
 
-    ``host`` names the service. Yields the streams that have ended, complete after the block. No request is sent twice:
-    what fails is seen.
+
+@contextmanager
+def talking(
+    url: str,
+    host: str,
+    model: str,
+    lengths: Sequence[int],
+    *,
+    prompt: Callable[[int], str] = story,
+    pause_seconds: float = 0.0,
+) -> Iterator[list[Stream]]:
+    """Keep a client for each of ``lengths`` (in tokens) asking, the next stream ``pause_seconds`` after the last one.
+
+    ``host`` names the service; ``prompt``: number of a client -> what it asks next. Yields the streams that have ended,
+    complete after the block. No request is sent twice: what fails is seen.
     """
     ended: list[Stream] = []
     stop = threading.Event()
 
     def talk(number: int, num_tokens: int) -> None:
-        with openai.OpenAI(
-            base_url=f"{url}/v1",
-            api_key="none",
-            default_headers={"Host": host},
-            max_retries=0,
-            timeout=_TIMEOUT_SECONDS,
-        ) as client:
+        with client_of(url, host) as client:
             while not stop.is_set():
                 try:
-                    ended.append(ask(client, model, f"Tell me a story about {number} birds.", num_tokens))
+                    ended.append(ask(client, model, prompt(number), num_tokens))
                 except openai.OpenAIError as error:
                     ended.append(Stream(num_tokens, problem=f"{type(error).__name__}: {error}"))
                 except Exception as error:  # a connection that ends within an answer has many names
                     ended.append(Stream(num_tokens, problem=repr(error)))
+                stop.wait(pause_seconds)
 
     with ThreadPoolExecutor(len(lengths)) as threads:
         clients = [threads.submit(talk, number, length) for number, length in enumerate(lengths)]

@@ -1,8 +1,8 @@
 """Every manifest in ``examples/`` is applied as a reader would, and the operator makes all of it that it can.
 
 What this cluster lacks for them (claims, a Secret, zones, an NFS server) is told. That chat.yaml gets Ready and answers
-is shown by ``test_chat.py``, what keys do by ``test_tenants.py``: the engine of tenants.yaml may start here, and is not
-waited for.
+is shown by ``test_chat.py``, what keys do by ``test_tenants.py``: the engines of tenants.yaml and autoscaling.yaml may
+start here, and are not waited for.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from world import World, condition, eventually
 NAMESPACE = f"examples-{os.getpid()}"
 VOLUMES = "/api/v1/persistentvolumes"
 TENANTS = "tenants.yaml"
+SCALED = "autoscaling.yaml"
 SETTLE_SECONDS = 60
 ENGINE_CHILDREN = ("ServiceAccount", "NetworkPolicy", "Service", "PodDisruptionBudget", "Deployment")
 
@@ -98,17 +99,17 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         process.wait_until_leading()
         site.world.make_namespace(NAMESPACE)
         site.world.apply(VOLUMES, volume)
-        for file in (TENANTS, *(expected.file for expected in TABLE)):
+        for file in (TENANTS, SCALED, *(expected.file for expected in TABLE)):
             kubectl("apply", "--namespace", NAMESPACE, "--filename", f"examples/{file}")
         yield site.world
-        for file in (TENANTS, *(expected.file for expected in TABLE)):
+        for file in (TENANTS, SCALED, *(expected.file for expected in TABLE)):
             kubectl("delete", "--wait=false", "--namespace", NAMESPACE, "--filename", f"examples/{file}")
         site.world.delete(f"{VOLUMES}/{NAMESPACE}")
         site.world.delete(f"/api/v1/namespaces/{NAMESPACE}")
 
 
 def test_every_example_is_tried() -> None:
-    assert {path.name for path in EXAMPLES} == {"chat.yaml", TENANTS, *(expected.file for expected in TABLE)}
+    assert {path.name for path in EXAMPLES} == {"chat.yaml", TENANTS, SCALED, *(expected.file for expected in TABLE)}
 
 
 def test_the_tenants_of_an_example_are_known_by_their_keys(world: World) -> None:
@@ -122,6 +123,20 @@ def test_the_tenants_of_an_example_are_known_by_their_keys(world: World) -> None
     service = eventually(lambda: world.service(NAMESPACE, "tenants"), "their service")
     assert service["spec"]["tenancy"]["authentication"] == "ApiKey"
     eventually(lambda: ("Service", "tenants") in world.children(NAMESPACE), "its address")
+
+
+def test_the_policy_of_an_example_can_be_followed_and_counts_who_follows_it(world: World) -> None:
+    path = f"/apis/serving.sapwood.dev/v1alpha1/namespaces/{NAMESPACE}/autoscalingpolicies/day"
+
+    def is_told() -> bool:
+        policy = world.get(path)
+        return condition(policy, "Ready").get("status") == "True" and (policy or {})["status"]["services"] == 1
+
+    eventually(is_told, "a policy that is ready and followed by one service")
+    eventually(
+        lambda: condition(world.service(NAMESPACE, "elastic"), "AutoscalingActive").get("status") == "True",
+        "a service that is scaled",
+    )
 
 
 @pytest.mark.parametrize("expected", TABLE, ids=str)

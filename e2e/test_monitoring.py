@@ -117,7 +117,7 @@ def prometheus(harness: Layout, world: World, service: JsonObject) -> Iterator[P
     for job in written["scrape_configs"]:
         for discovery in job["kubernetes_sd_configs"]:
             discovery["kubeconfig_file"] = str(harness.kubeconfig)  # this Prometheus runs in no pod
-    rules = eventually(lambda: rule_files(world), "the rules of the service and of gateways", within_seconds=60)
+    rules = eventually(lambda: rule_files(world), "the rules of the service, gateways and operator", within_seconds=60)
     used = {"scrape_configs": written["scrape_configs"], "global": written["global"]}
     yield Prometheus(start_prometheus(harness, used, os.environ, rules=rules))
     processes.stop(harness, "prometheus")
@@ -138,12 +138,12 @@ def configuration(world: World) -> JsonObject | None:
 
 
 def rule_files(world: World) -> dict[str, str] | None:
-    """Return what it has made of the PrometheusRules, once both are in it: by NAMESPACE-NAME-UID.yaml."""
+    """Return what it has made of the PrometheusRules, once all are in it: by NAMESPACE-NAME-UID.yaml."""
     found: dict[str, str] = {}
     for made in world.items(f"/api/v1/namespaces/{WATCHING}/configmaps"):
         if made["metadata"]["name"].startswith("prometheus-e2e-rulefiles"):
             found |= made.get("data") or {}
-    return found if len(found) == 2 else None
+    return found if len(found) == 3 else None
 
 
 def test_the_chart_finds_the_kinds_and_watches_its_own_programs(world: World, release: Release) -> None:
@@ -152,7 +152,7 @@ def test_the_chart_finds_the_kinds_and_watches_its_own_programs(world: World, re
         for plural in ("podmonitors", "prometheusrules")
     }
     assert set(made["podmonitors"]) == {"sapwood-operator", "sapwood-gateway"}
-    assert set(made["prometheusrules"]) == {"sapwood-gateway"}
+    assert set(made["prometheusrules"]) == {"sapwood-operator", "sapwood-gateway"}
     assert {m["spec"]["podMetricsEndpoints"][0]["interval"] for m in made["podmonitors"].values()} == {"1s"}
 
 
@@ -182,7 +182,12 @@ def test_every_program_is_scraped_under_its_pods_name_and_an_engine_under_its_se
 
 
 @pytest.mark.parametrize(
-    "series", ["sapwood_operator_leader", "sapwood_kv_capacity_tokens", "sapwood_gateway_replicas"]
+    "series",
+    [
+        *("sapwood_operator_leader", "sapwood_kv_capacity_tokens", "sapwood_gateway_replicas"),
+        f'sapwood_autoscaler_desired_replicas{{namespace="{TEAM}",name="chat",pod=~"sapwood-operator-.*"}}',
+    ],
+    ids=lambda series: series.partition("{")[0],
 )
 def test_the_programs_own_series_arrive(prometheus: Prometheus, series: str) -> None:
     eventually(lambda: prometheus.query(series), series)
@@ -209,7 +214,7 @@ def test_a_broken_promise_fires_an_alert_whose_runbook_can_be_read_in_the_cluste
 ) -> None:
     gateway = world.call("GET", f"/api/v1/namespaces/{SYSTEM}/services/sapwood-gateway")["spec"]["clusterIP"]
     with talking(f"http://{gateway}", f"chat.{TEAM}", MODEL, (1, 1)):
-        alert = eventually(lambda: alert_of(prometheus, "TTFTBudgetBurn"), "the alert", within_seconds=60)
+        alert = eventually(lambda: alert_of(prometheus, "TTFTBudgetBurn"), "the alert", within_seconds=120)
     labels = {name: alert["labels"][name] for name in ("namespace", "inference_service", "severity")}
     assert labels == {"namespace": TEAM, "inference_service": "chat", "severity": "critical"}
     url = alert["annotations"]["runbook_url"]

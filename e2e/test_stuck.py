@@ -10,7 +10,6 @@ import signal
 from collections.abc import Iterator
 from functools import partial
 from itertools import count
-from pathlib import Path
 
 import pytest
 
@@ -18,26 +17,12 @@ from cluster import processes
 from cluster.layout import Layout
 from operator_process import operator
 from operator_setup import prepare
-from pods import PYTHON
+from stand_ins import STAND_IN
 from waiting_services import CHILDREN, NOWHERE, make, wait_until_settled
 from world import OWNED, JsonObject, World, child_path, condition, eventually, service_path
 
 HOLD = "e2e.example/held"
 """A finalizer that nobody takes away."""
-STAND_IN = {
-    "engine": {"device": "CPU", "image": PYTHON},
-    "podTemplate": {
-        "spec": {
-            "containers": [
-                {
-                    "name": "engine",
-                    "args": ["-c", Path(__file__).with_name("engine_stand_in.py").read_text(encoding="utf-8")],
-                    "env": [{"name": "MODEL", "value": "chat"}],
-                }
-            ]
-        }
-    },
-}
 ONE_A_NODE = {"topologySpread": [{"topologyKey": "kubernetes.io/hostname", "maxSkew": 1}]}
 ON_FIRST = {"nodeSelector": {"kubernetes.io/hostname": "node-1"}}
 PATIENCE_SECONDS = 60

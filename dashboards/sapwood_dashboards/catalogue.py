@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sapwood_dashboards.autoscaler import AUTOSCALER
 from sapwood_dashboards.gateway import GATEWAY
 from sapwood_dashboards.operator_program import OPERATOR
 from sapwood_dashboards.overview import OVERVIEW
@@ -11,4 +12,4 @@ from sapwood_dashboards.replicas import REPLICAS
 from sapwood_dashboards.requests import REQUESTS
 from sapwood_dashboards.scheduler import SCHEDULER
 
-DASHBOARDS = (OVERVIEW, REQUESTS, RADIX_CACHE, SCHEDULER, REPLICAS, GATEWAY, PREFIX_ROUTING, OPERATOR)
+DASHBOARDS = (OVERVIEW, REQUESTS, RADIX_CACHE, SCHEDULER, REPLICAS, GATEWAY, PREFIX_ROUTING, AUTOSCALER, OPERATOR)

@@ -68,7 +68,7 @@ def dashboard_json(dashboard: Dashboard) -> str:
         .with_variable(grafana.DatasourceVariable("datasource").label("Data source").type("prometheus"))
     )
     for variable, query in dashboard.variable_queries().items():
-        builder.with_variable(_variable(variable, query))
+        builder.with_variable(_variable(variable, query, label=dashboard.label_of(variable)))
     builder.with_variable(
         grafana.TextBoxVariable("runbooks")
         .label("Runbooks")
@@ -84,12 +84,12 @@ def dashboard_json(dashboard: Dashboard) -> str:
     return json.dumps(builder.build(), cls=JSONEncoder, indent=1, sort_keys=True) + "\n"
 
 
-def _variable(name: Variable, query: str) -> grafana.QueryVariable:
+def _variable(name: Variable, query: str, *, label: str) -> grafana.QueryVariable:
     every = VariableOption(text="All", value="$__all", selected=True)
     return (
         grafana.QueryVariable(name)
         .label(_LABELS[name])
-        .query(f"label_values({query}, {name})")
+        .query(f"label_values({query}, {label})")
         .datasource(_PROMETHEUS)
         .refresh(VariableRefresh.ON_TIME_RANGE_CHANGED)
         .sort(VariableSort.ALPHABETICAL_ASC)

@@ -1,14 +1,14 @@
 """What a dashboard is: rows of panels, each with queries, a unit and a text that says what to do about it.
 
-In an expression ``@pod``, ``@service``, ``@program`` and ``@scrape`` stand for the matchers of what is chosen at the
-top of the dashboard; `selected` puts them in.
+In an expression ``@pod``, ``@service``, ``@program``, ``@namespace`` and ``@scaled`` stand for the matchers of what is
+chosen at the top of the dashboard; `selected` puts them in.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 Kind = Literal["stat", "lines", "stacked", "heatmap", "bars"]
@@ -22,9 +22,10 @@ SELECTORS: Mapping[str, str] = {
     "@service": 'namespace=~"$namespace",inference_service=~"$inference_service"',
     "@program": 'namespace=~"$namespace",pod=~"$pod"',
     "@namespace": 'namespace=~"$namespace"',
+    "@scaled": 'namespace=~"$namespace",name=~"$inference_service"',
 }
 """``@pod``: engines. ``@service``: what rules have recorded of services. ``@program``: gateways or operators.
-``@namespace``: what rules have recorded of gateways."""
+``@namespace``: what rules have recorded of gateways. ``@scaled``: what the operator says of services."""
 _SELECTOR = re.compile("|".join(SELECTORS))
 
 
@@ -96,17 +97,23 @@ class Dashboard:
     subject: str
     """The series that names what can be chosen at its top."""
     variables: tuple[Variable, ...] = ("namespace", "inference_service", "pod")
+    labels: Mapping[Variable, str] = field(default_factory=dict)
+    """Labels of `subject` that are called otherwise than the variable whose values they hold."""
 
     @property
     def panels(self) -> tuple[Panel, ...]:
         """Return the panels of all rows."""
         return tuple(panel for row in self.rows for panel in row.panels)
 
+    def label_of(self, variable: Variable) -> str:
+        """Return the label whose values ``variable`` takes."""
+        return self.labels.get(variable, variable)
+
     def variable_queries(self) -> dict[Variable, str]:
         """Return by variable the series whose labels are its values, those before it chosen."""
         queries: dict[Variable, str] = {}
         for number, variable in enumerate(self.variables):
-            matchers = ",".join(f'{each}=~"${each}"' for each in self.variables[:number])
+            matchers = ",".join(f'{self.label_of(each)}=~"${each}"' for each in self.variables[:number])
             queries[variable] = f"{self.subject}{{{matchers}}}" if matchers else self.subject
         return queries
 

@@ -16,6 +16,14 @@ _QUEUE = Row(
             ),
             kind="stacked",
             runbook="QueueSaturated",
+            width=12,
+        ),
+        Panel(
+            title="Tokens that wait to be computed",
+            description="By what was cached when each request was last looked at. By the speed of prefill: the wait.",
+            queries=(Query("sum by (pod) (sapwood_requests_waiting_tokens{@pod})", "{{pod}}"),),
+            runbook="QueueSaturated",
+            width=12,
         ),
         Panel(
             title="Time in the queue",
@@ -24,6 +32,7 @@ _QUEUE = Row(
             unit="s",
             limits=(Limit(value=1.0, colour="yellow"),),
             runbook="QueueSaturated",
+            width=12,
         ),
         Panel(
             title="KV memory in use",
@@ -32,6 +41,7 @@ _QUEUE = Row(
             unit="percentunit",
             limits=(Limit(value=0.95, colour="yellow"),),
             runbook="PreemptionStorm",
+            width=12,
         ),
     ),
 )
@@ -71,14 +81,22 @@ _STEPS = Row(
                     "{{kind}}",
                 ),
             ),
-            width=12,
         ),
         Panel(
             title="Sizes of steps",
             description="How many steps had how many tokens.",
             queries=(Query("sum by (le) (increase(sapwood_batch_tokens_bucket{@pod}[$__rate_interval]))", "{{le}}"),),
             kind="heatmap",
-            width=12,
+        ),
+        Panel(
+            title="What a step costs",
+            description=(
+                "Fitted to the last steps: each token and key that it computes, and what any step takes. The"
+                " autoscaler reckons with it. One replica above the others: a slow node."
+            ),
+            queries=(Query("max by (pod, part) (sapwood_step_cost_seconds{@pod})", "{{part}} {{pod}}"),),
+            unit="s",
+            kind="bars",
         ),
     ),
 )

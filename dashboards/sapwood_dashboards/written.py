@@ -7,7 +7,12 @@ from typing import Any
 
 import yaml
 
-from sapwood_contract.alerting import ServiceObjectives, all_services_rule_groups, platform_rule_groups
+from sapwood_contract.alerting import (
+    ServiceObjectives,
+    all_services_rule_groups,
+    operator_rule_groups,
+    platform_rule_groups,
+)
 from sapwood_dashboards.catalogue import DASHBOARDS
 from sapwood_dashboards.grafana import RUNBOOKS, dashboard_json
 
@@ -20,10 +25,13 @@ def dashboard_files() -> dict[Path, str]:
 
 
 def rule_files() -> dict[Path, str]:
-    """Return by name, below ``dashboards/rules``, the text of the rules: of all engines, and of gateways."""
+    """Return by name, below ``dashboards/rules``, the text of the rules of all engines, gateways and operator."""
     engines = all_services_rule_groups(ServiceObjectives(), runbook_base=RUNBOOKS)
-    gateways = platform_rule_groups(runbook_base=RUNBOOKS)
-    return {Path("engines.yaml"): _rules(engines), Path("gateways.yaml"): _rules(gateways)}
+    return {
+        Path("engines.yaml"): _rules(engines),
+        Path("gateways.yaml"): _rules(platform_rule_groups(runbook_base=RUNBOOKS)),
+        Path("operator.yaml"): _rules(operator_rule_groups(runbook_base=RUNBOOKS)),
+    }
 
 
 def _rules(groups: list[dict[str, Any]]) -> str:

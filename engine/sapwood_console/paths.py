@@ -14,6 +14,11 @@ DATA_CACHE = "/ui/data/cache"
 DATA_REQUESTS = "/ui/data/requests"
 DATA_REPLICAS = "/ui/data/replicas"
 """Of a gateway alone; there the three above take ``?replica=ID``."""
+DATA_SCALING = "/ui/data/scaling"
+"""Of a gateway alone: whether an operator can be asked and which services there are; with ``?service=NAMESPACE/NAME``
+what is decided about one."""
+DATA_WHAT_IF = "/ui/data/what-if"
+"""Of a gateway alone: ``?service=…&replicas=N&memory=X``."""
 ENGINE_AUTHORIZATION_HEADER = "X-Sapwood-Engine-Authorization"
 """What a gateway that has admin keys of its own sends an engine as Authorization: its own key is nobody else's."""
 MAX_CONSOLE_NODES = 2_000

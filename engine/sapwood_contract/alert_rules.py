@@ -4,8 +4,7 @@ Names of series are those of `sapwood_contract.metrics`. No rule takes what is a
 absent, so that a service scaled to none is silent. A rate is taken of each series before any sum, so that a restart is
 no fall.
 
-Of the design's alerts three have no series to look at yet: SpecDecodeUseless (speculative decoding), AutoscalerBlind
-and ScaleInCacheLoss (the autoscaler). They come with those.
+Of the design's alerts SpecDecodeUseless (speculative decoding) has no series to look at yet, and comes with those.
 """
 
 from __future__ import annotations

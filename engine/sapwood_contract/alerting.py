@@ -1,4 +1,6 @@
-"""Prometheus rule groups of one InferenceService, of all engines, and of gateways, from the data in `alert_rules`."""
+"""Prometheus rule groups of one InferenceService, of all engines, of gateways and of the operator, from the data in
+`alert_rules` and `operator_rules`.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +22,14 @@ from sapwood_contract.alert_rules import (
     engine_objectives,
     gateway_objective,
 )
+from sapwood_contract.operator_rules import OPERATOR_ALERTS
 
 __all__ = [
     "TTFT_BORDERS",
     "InvalidObjectives",
     "ServiceObjectives",
     "all_services_rule_groups",
+    "operator_rule_groups",
     "platform_rule_groups",
     "service_rule_groups",
 ]
@@ -55,7 +59,7 @@ def all_services_rule_groups(objectives: ServiceObjectives, *, runbook_base: str
 
 
 def platform_rule_groups(*, runbook_base: str, objectives: ServiceObjectives | None = None) -> list[dict[str, Any]]:
-    """Return the rule groups of gateways; the operator's program has no alert.
+    """Return the rule groups of gateways.
 
     ``objectives``: its ``availability`` is what users get at the gateway, every service alike; None for the default.
     """
@@ -63,6 +67,11 @@ def platform_rule_groups(*, runbook_base: str, objectives: ServiceObjectives | N
     alerts = [*burn_alerts(objective), *GATEWAY_ALERTS]
     groups = _groups("sapwood-gateway", [], [objective], alerts)
     return [_rendered(group, "", runbook_base) for group in groups]
+
+
+def operator_rule_groups(*, runbook_base: str) -> list[dict[str, Any]]:
+    """Return the rule groups of the operator: of its autoscaler, for every service alike."""
+    return [_rendered({"name": "sapwood-operator-alerts", "rules": OPERATOR_ALERTS}, "", runbook_base)]
 
 
 def _engine_groups(selector: str, objectives: ServiceObjectives, runbook_base: str) -> list[dict[str, Any]]:

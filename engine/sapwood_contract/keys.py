@@ -50,3 +50,18 @@ def chain(parent: bytes, key: bytes, page_bytes: int) -> list[bytes]:
         parent = digest.digest()
         hashes.append(parent)
     return hashes
+
+
+def placing_weight(key: bytes, replica: str) -> bytes:
+    """Return how much ``replica`` is the place of what ``key``, of at most 64 bytes, names: the one with the greatest
+    weight of all is it.
+
+    Highest random weight (Thaler and Ravishankar, 1998): when a replica goes, only its own keys go elsewhere.
+    ``replica``: `replica_id`.
+    """
+    return blake2b(replica.encode(), key=key, digest_size=8).digest()
+
+
+def replica_id(namespace: str, service: str, uid: str) -> str:
+    """Return what the gateway calls a replica; ``uid``: of its pod, or its address where it has none."""
+    return f"{namespace}/{service}/{uid}"

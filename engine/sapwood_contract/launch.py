@@ -108,6 +108,11 @@ class LaunchOptions:
     step_timeout_seconds: float = _option(
         300.0, "a worker that has work and ends no step for so long hangs: it is killed, the program ends"
     )
+    warm_wait_seconds: float = _option(
+        0.0,
+        "before it is ready, how long a loaded engine waits to be told on the admin API which prefixes to compute first"
+        " (/admin/warm); an autoscaler tells; 0: it does not wait",
+    )
     drain_seconds: float = _option(30.0, "after SIGTERM, how long running requests may go on")
     otlp_endpoint: str | None = _option(
         None, "address of an OTLP receiver over HTTP, such as http://127.0.0.1:4318, where traces go; default: none"

@@ -2,6 +2,8 @@
 
 Prometheus naming: base units, ``_total`` on counters, ratios 0-1, closed label sets. No label ever holds a
 user, tenant, request id or prompt. Dashboards, rules, autoscaler and documents are checked against this table.
+
+Long because it is a table: one entry a series, and nothing else.
 """
 
 from __future__ import annotations
@@ -43,10 +45,27 @@ GATEWAY_REJECTIONS = ("rate", "quota", "overload", "auth")
 the wait was over; auth: no key, or one that may not."""
 GATEWAY_EVENT_GAPS = ("missed", "snapshot", "broken")
 GATEWAY_ATTEMPT_FAILURES = ("connect", "broken", "timeout", "busy", "unavailable", "cut")
-GATEWAY_REPLICA_STATES = ("fit", "terminating", "not_ready", "draining", "resting")
-RECONCILED_KINDS = ("InferenceService", "Tenant")
+GATEWAY_REPLICA_STATES = ("fit", "terminating", "not_ready", "draining", "cordoned", "resting")
+STEP_COSTS = ("prefill_token", "prefill_key", "decode", "decode_key", "base")
+"""What a step's time is made of: each prefill token, each key that such a token reads, each decode, each key that a
+decode reads, and what any step takes."""
+SCALING_DIRECTIONS = ("up", "down", "hold")
+SCALING_REASONS = (
+    *("PrefillSpeed", "TimeToFirstToken", "KvMemory", "DecodeSpeed", "PromisedLatency", "CacheGain"),
+    *("LoadFell", "Idle", "Demand", "DemandGone", "Minimum", "Maximum", "Fallback"),
+    *("AsNeeded", "MetricsMissing", "Stabilizing", "StepLimit", "Settling", "ReplicasPending", "RoutingSkew"),
+    *("HitLoss", "InsufficientCapacity", "Paused"),
+)
+"""Why there are as many replicas as there are: what asked for another number, and what held it."""
+SCALING_SIGNALS = (
+    *("arrivals_per_second", "prompt_tokens_per_second", "prefill_tokens_per_second", "hit_ratio", "affinity"),
+    *("ttft_p90_seconds", "itl_p90_seconds", "pinned_kv_ratio", "waiting_tokens", "coverage_ratio", "skew_ratio"),
+)
+RECONCILED_KINDS = ("InferenceService", "Tenant", "AutoscalingPolicy")
 WRITTEN_KINDS = (
     "InferenceService",
+    "AutoscalingPolicy",
+    "Pod",
     "Tenant",
     "ServiceAccount",
     "ConfigMap",
@@ -111,6 +130,12 @@ SERIES: tuple[Series, ...] = (
         "Requests waiting, by what for.",
         ("model", "reason"),
         {"reason": WAIT_REASONS},
+    ),
+    Series(
+        "sapwood_requests_waiting_tokens",
+        "gauge",
+        "Tokens that waiting requests will have to compute, less what was cached when each was last looked at.",
+        ("model",),
     ),
     Series(
         "sapwood_prompt_tokens_total",
@@ -241,6 +266,13 @@ SERIES: tuple[Series, ...] = (
         ("kind",),
         {"kind": STEP_KINDS},
         _BATCH_TOKENS,
+    ),
+    Series(
+        "sapwood_step_cost_seconds",
+        "gauge",
+        "Fitted cost of a step's parts; absent until steps of that kind were seen.",
+        ("part",),
+        {"part": STEP_COSTS},
     ),
     Series(
         "sapwood_preemptions_total",
@@ -432,6 +464,50 @@ SERIES: tuple[Series, ...] = (
     ),
     Series(
         "sapwood_operator_leader", "gauge", "1 for the operator that leads, 0 for one that waits.", program="operator"
+    ),
+    Series(
+        "sapwood_autoscaler_desired_replicas",
+        "gauge",
+        "Replicas that the autoscaler wants.",
+        ("namespace", "name"),
+        program="operator",
+    ),
+    Series(
+        "sapwood_autoscaler_ready_replicas",
+        "gauge",
+        "Replicas that were ready at its last decision.",
+        ("namespace", "name"),
+        program="operator",
+    ),
+    Series(
+        "sapwood_autoscaler_signal",
+        "gauge",
+        "What its last decision was made from; absent while unknown.",
+        ("namespace", "name", "signal"),
+        {"signal": SCALING_SIGNALS},
+        program="operator",
+    ),
+    Series(
+        "sapwood_autoscaler_decisions_total",
+        "counter",
+        "Decisions, by where they went and why.",
+        ("namespace", "name", "direction", "reason"),
+        {"direction": SCALING_DIRECTIONS, "reason": SCALING_REASONS},
+        program="operator",
+    ),
+    Series(
+        "sapwood_autoscaler_last_decision_timestamp_seconds",
+        "gauge",
+        "Unix time of the last decision made from measurements; one without them leaves it.",
+        ("namespace", "name"),
+        program="operator",
+    ),
+    Series(
+        "sapwood_autoscaler_cache_lost_tokens_total",
+        "counter",
+        "Cached tokens of worth that left with replicas and were on no other one.",
+        ("namespace", "name"),
+        program="operator",
     ),
 )
 

@@ -64,6 +64,9 @@ class ServiceRoute:
     Names inside the cluster cannot be claimed: `sapwood_gateway.core.choose` says which those are.
     """
 
+    cordoned: tuple[str, ...] = ()
+    """Names of replicas (pods) that are sent nothing new: they finish what they have, and go."""
+
     def __post_init__(self) -> None:
         for name in ("namespace", "service", "engine_service"):
             if not isinstance(getattr(self, name), str) or not getattr(self, name):
@@ -72,7 +75,7 @@ class ServiceRoute:
             value = getattr(self, name)
             if not _is_whole(value) or not 1 <= value <= 65_535:
                 raise InvalidRoute(f"{name}: {reprlib.repr(value)} is not a port from 1 to 65535")
-        for name in ("models", "hosts"):
+        for name in ("models", "hosts", "cordoned"):
             if not all(isinstance(text, str) and text for text in getattr(self, name)):
                 raise InvalidRoute(f"{name}: {reprlib.repr(getattr(self, name))} has something that is not a name")
         if not self.models:
@@ -127,7 +130,7 @@ def from_json(text: str) -> ServiceRoute:
             values[field.name] = document[field.name]
         elif field.default is dataclasses.MISSING:
             raise InvalidRoute(f"{field.name}: missing")
-    for name in ("models", "hosts", "hot_prefix_replicas"):
+    for name in ("models", "hosts", "cordoned", "hot_prefix_replicas"):
         if name in values:
             if not isinstance(values[name], list):
                 raise InvalidRoute(f"{name}: {reprlib.repr(values[name])} is not a list")

@@ -144,6 +144,7 @@ def run_http_process(
         max_queued=config.scheduler.max_queued,
         drain_seconds=config.http.drain_seconds,
         seed=config.seed,
+        warm_wait_seconds=config.cache.warm_wait_seconds,
         on_progress=console.progress,
         metrics_compat=config.observability.metrics_compat,
     )

@@ -66,6 +66,8 @@ class CacheSettings:
     miss_ratio_curve: bool
     mrc_sample_rate: float
     """Share of the pages that the curve follows."""
+    warm_wait_seconds: float
+    """How long a loaded engine waits to be told what to compute before it is ready; 0: not at all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +154,7 @@ _RANGES: dict[str, _Range] = {
     "itl_target_seconds": _Range(0.001, 3600, "take 0.001 to 3600 seconds"),
     "ttft_target_seconds": _Range(0.001, 3600, "take 0.001 to 3600 seconds"),
     "step_timeout_seconds": _Range(0.1, 86400, "take 0.1 to 86400 seconds"),
+    "warm_wait_seconds": _Range(0, 3600, "take 0 to 3600 seconds; 0 waits for nothing"),
     "drain_seconds": _Range(0, 86400, "take 0 to 86400 seconds"),
 }
 
@@ -188,6 +191,7 @@ def engine_config(options: LaunchOptions) -> EngineConfig:
             events_token_ids=options.kv_events_token_ids == "on",
             miss_ratio_curve=options.miss_ratio_curve == "on",
             mrc_sample_rate=options.mrc_sample_rate,
+            warm_wait_seconds=options.warm_wait_seconds,
         ),
         scheduler=SchedulerSettings(
             policy=options.scheduler_policy,

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from typing import TextIO
 
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
@@ -18,25 +19,34 @@ from structlog.typing import EventDict, Processor, WrappedLogger
 from sapwood_logs.faults import Faults
 
 
-def configure_logging(level: str, *, program: str, for_people: bool | None = None, holds_requests: bool = True) -> None:
-    """Send this process's log records to stderr, those of ``level`` and above, marked with ``program``.
+def configure_logging(
+    level: str,
+    *,
+    program: str,
+    for_people: bool | None = None,
+    holds_requests: bool = True,
+    to: TextIO | None = None,
+) -> None:
+    """Send this process's log records ``to`` stderr or another file, those of ``level`` and above, marked with
+    ``program``.
 
-    ``for_people``: None asks whether stderr is a terminal. ``holds_requests``: whether an exception may quote what a
+    ``for_people``: None asks whether it is a terminal. ``holds_requests``: whether an exception may quote what a
     client wrote (`faults`). What Python warns of is logged too. Replaces what was configured before.
     """
+    output = to or sys.stderr
 
     def add_program(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
         event["program"] = program
         return event
 
-    people = sys.stderr.isatty() if for_people is None else for_people
+    people = output.isatty() if for_people is None else for_people
     faults = Faults(hides_messages=holds_requests)
     renderer: list[Processor] = (
         [structlog.dev.ConsoleRenderer(exception_formatter=faults.write)]
         if people
         else [structlog.processors.ExceptionRenderer(faults), structlog.processors.JSONRenderer()]
     )
-    handler = logging.StreamHandler(sys.stderr)
+    handler = logging.StreamHandler(output)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[

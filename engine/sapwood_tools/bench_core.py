@@ -22,6 +22,7 @@ BENCHES: tuple[Callable[..., Iterable[Figure]], ...] = (
     bench_core_scheduler.plan_commit_64_running,
     bench_core_scheduler.no_sharing_loss,
     bench_core_gateway.route_decision,
+    bench_core_gateway.request_noted,
 )
 
 WORST_CASES: tuple[Callable[..., Iterable[Figure]], ...] = (bench_core_cache.evict_leaf_1000000,)

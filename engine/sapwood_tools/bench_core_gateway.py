@@ -1,4 +1,4 @@
-"""What the gateway's choice of a replica costs a request, beside the hashing of its prompt."""
+"""What the gateway's choice of a replica costs a request, and that it is noted, beside the hashing of its prompt."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from sapwood_gateway.core.block_names import CacheFacts, Naming, PromptSpace, pr
 from sapwood_gateway.core.circuit import CircuitSettings
 from sapwood_gateway.core.fleet import Fleet, Lease
 from sapwood_gateway.core.routes import Replica, Routes, Service, ServiceKey
-from sapwood_tools.bench_figures import Figure, measured
+from sapwood_gateway.core.workload import WorkloadLog, block_names
+from sapwood_tools.bench_figures import Figure, interleaved, measured
 
 _SERVICE = ServiceKey("bench", "chat")
 _MODEL = "bench/model"
@@ -30,6 +31,8 @@ _HELD_SHARES = (0.0, 0.5, 0.9, 1.0)
 """Of a prompt beyond those, by one replica: a new conversation, two that went on, the same prompt again."""
 _UNDER_WAY = 64
 """Prompts that were sent and are not computed yet."""
+_NOTED_TOGETHER = 200
+"""Requests: one takes no longer than to look at the clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,26 @@ def route_decision(*, num_decisions: int = 4_000, capacity_blocks: int = 50_000)
     for name, cut in (("p50", 50), ("p99", 99)):
         value, baseline = (1e6 * quantiles(seconds, n=100)[cut - 1] for seconds in (deciding, hashing))
         yield measured(f"route_decision_16_replicas_4000_tokens_{name}", "us", value, baseline)
+
+
+def request_noted(*, repetitions: int = 500) -> Iterable[Figure]:
+    """A request that has ended enters the last hour of its service, beyond the hashes of its prompt; baseline: the
+    hashing of its prompt.
+    """
+    token_ids = Random(3).choices(range(32_000), k=_PROMPT_TOKENS)
+    prompt = prompt_of(token_ids, _NAMING, PromptSpace(), None)
+    log = WorkloadLog(since=0.0)
+
+    def note() -> None:
+        for _ in range(_NOTED_TOGETHER):
+            names = block_names(prompt, _NAMING.block_tokens)
+            log.note(_SERVICE, arrived_at=0.0, num_prompt_tokens=_PROMPT_TOKENS, num_answer_tokens=100, names=names)
+
+    def hash_it() -> None:
+        prompt_of(token_ids, _NAMING, PromptSpace(), None)
+
+    seconds, baseline = interleaved(note, hash_it, repetitions=repetitions)
+    yield measured("request_noted_4000_tokens", "us", 1e6 * seconds / _NOTED_TOGETHER, 1e6 * baseline)
 
 
 def _prompts(draw: Random, count: int) -> Iterator[_Asked]:

@@ -25,10 +25,11 @@ from sapwood_operator.adapters.runbooks import read_runbooks
 from sapwood_operator.errors import OperatorError, SettingsError
 from sapwood_operator.handlers.leader import WorkSettings
 from sapwood_operator.handlers.program import EXIT_FAILED, ProcessSettings, run
-from sapwood_operator.settings import OperatorSettings
+from sapwood_operator.settings import EngineSource, OperatorSettings, PrometheusSource
 
 EXIT_USAGE = 2
 _MOST_WORKERS = 64
+_ENGINES, _PROMETHEUS = "engines", "prometheus"
 N = TypeVar("N", int, float)
 
 
@@ -71,6 +72,7 @@ def read_options(argv: Sequence[str]) -> Options:
             gateway_service=given["gateway_service"],
             gateway_namespace=given["gateway_namespace"] or given["operator_namespace"],
             gateway_instance=given["gateway_instance"],
+            gateway_admin_port=given["gateway_admin_port"],
             engine_image=given["engine_image"],
             engine_cuda_image=given["engine_cuda_image"] or given["engine_image"],
             namespaces=tuple(given["namespace"]),
@@ -80,6 +82,7 @@ def read_options(argv: Sequence[str]) -> Options:
             metrics_peers=tuple(map(_peer, given["metrics_peer"])),
             metrics_labels=tuple(map(_label, given["metrics_label"])),
             runbook_url=given["runbook_url"] or _own_runbooks(given["operator_namespace"], given["cluster_domain"]),
+            signals=_signals(given["signals"], given["prometheus_url"]),
             resync_seconds=given["resync_seconds"],
             retry_seconds=given["retry_seconds"],
             progress_deadline_seconds=given["progress_deadline_seconds"],
@@ -116,6 +119,7 @@ def _parser() -> argparse.ArgumentParser:
     option("--gateway-service", "name of the gateway's Service", required=True)
     option("--gateway-namespace", "namespace of the gateway's Service; default: --operator-namespace")
     option("--gateway-instance", "app.kubernetes.io/instance of the gateway's pods", required=True)
+    option("--gateway-admin-port", "port of the gateway's pods for probes and metrics", type=int, default=8081)
     option("--engine-image", "image of engines that compute on CPUs", required=True)
     option("--engine-cuda-image", "image of engines that compute on NVIDIA GPUs; default: --engine-image")
     option(
@@ -143,6 +147,13 @@ def _parser() -> argparse.ArgumentParser:
         "page with a section for each alert, to which alerts link; default: this operator's own, by the Service "
         "sapwood-operator of --operator-namespace",
     )
+    option(
+        "--signals",
+        "who is asked what replicas do, for autoscaling: the engines themselves, or a Prometheus that scrapes them",
+        choices=(_ENGINES, _PROMETHEUS),
+        default=_ENGINES,
+    )
+    option("--prometheus-url", "address of its API, what comes before /api/v1; with --signals=prometheus")
     option("--resync-seconds", "look at every service so often, events or not", type=float, default=300.0)
     option("--retry-seconds", "ask again so often for what the API server refuses", type=float, default=20.0)
     option("--progress-deadline-seconds", "a rollout without progress for so long is stuck", type=int, default=1200)
@@ -172,6 +183,14 @@ def _read_secret(path: str | None) -> bytes:
         return secret_of(Path(path).read_bytes())
     except (OSError, ValueError) as error:
         raise SettingsError("--secret-file", path, str(error)) from error
+
+
+def _signals(source: str, prometheus_url: str | None) -> EngineSource | PrometheusSource:
+    if source == _PROMETHEUS:
+        return PrometheusSource(prometheus_url or "")
+    if prometheus_url is not None:
+        raise SettingsError("--prometheus-url", prometheus_url, "it is asked with --signals=prometheus alone: add that")
+    return EngineSource()
 
 
 def _label(text: str) -> tuple[str, str]:

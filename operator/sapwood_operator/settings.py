@@ -18,7 +18,28 @@ _LABEL_KEY = re.compile(r"([a-z0-9][-a-z0-9.]{0,252}/)?[A-Za-z0-9]([-._A-Za-z0-9
 _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-._A-Za-z0-9]{0,61}[A-Za-z0-9])?)?")
 _PAGE = re.compile(r"https?://[-!%&'()*+,./0-9:;=?@A-Z_a-z~]+")
 """No fragment, for alerts have their own, and no braces, which Prometheus would read as a template."""
+_PROMETHEUS = re.compile(r"https?://(\[[0-9A-Fa-f:.]+\]|[-.0-9A-Za-z]+)(:[0-9]{1,5})?(/[-.0-9A-Za-z_~/]*)?")
+"""No user or password, which would stand in the pod's argv, and no query."""
 _PULL_POLICIES = ("Always", "IfNotPresent", "Never")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSource:
+    """What replicas do is asked of each engine."""
+
+
+@dataclass(frozen=True, slots=True)
+class PrometheusSource:
+    """What replicas do is asked of a Prometheus that scrapes them, every 30 seconds or more often."""
+
+    url: str
+    """What comes before ``/api/v1``."""
+
+    def __post_init__(self) -> None:
+        if not _PROMETHEUS.fullmatch(self.url):
+            shown = re.sub(r"[^/]*@", "***@", self.url)
+            fix = "give an address such as http://prometheus:9090, without user, password and query"
+            raise SettingsError("--prometheus-url", shown, fix)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +75,10 @@ class OperatorSettings:
     """On PodMonitors and PrometheusRules, by which a Prometheus selects them."""
     resync_seconds: float = 300.0
     """How long a service may go without being looked at, should every event about it be lost."""
+    gateway_admin_port: int = 8081
+    """Of the gateway's pods: what they have to do is asked there."""
+    signals: EngineSource | PrometheusSource = EngineSource()
+    """Engines need no other program; a Prometheus that scrapes them already spares them a second scraper."""
     retry_seconds: float = 20.0
     """When to look again at what the API server refused: a quota is raised without an event about the service."""
     progress_deadline_seconds: int = 1200
@@ -68,6 +93,8 @@ class OperatorSettings:
         _check(
             "runbook_url", self.runbook_url, _PAGE, "give an address such as https://a.example/runbooks, without '#'"
         )
+        if not 1 <= self.gateway_admin_port <= 65_535:
+            raise SettingsError("--gateway-admin-port", self.gateway_admin_port, "take 1 to 65535")
         for key, value in self.metrics_labels:
             _check("metrics_label", key, _LABEL_KEY, "give KEY=VALUE, a label as Kubernetes takes it")
             _check("metrics_label", value, _LABEL_VALUE, "give KEY=VALUE, a label as Kubernetes takes it")

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from support_chart import Manifest, of_kind, pods, render
 
+from sapwood_operator.kubectl.operator_port import DEFAULT_OPERATOR, read_operator
+
 WRITE = ("create", "delete", "get", "list", "patch", "watch")
 READ = ("list", "watch")
 RULES: dict[str, dict[str, tuple[str, ...]]] = {
@@ -16,6 +18,8 @@ RULES: dict[str, dict[str, tuple[str, ...]]] = {
         "serving.sapwood.dev/inferenceservices/status": ("patch",),
         "serving.sapwood.dev/tenants": READ,
         "serving.sapwood.dev/tenants/status": ("patch",),
+        "serving.sapwood.dev/autoscalingpolicies": READ,
+        "serving.sapwood.dev/autoscalingpolicies/status": ("patch",),
         "serving.sapwood.dev/inferenceservices/finalizers": ("update",),
         "/configmaps": WRITE,
         "/serviceaccounts": WRITE,
@@ -29,7 +33,7 @@ RULES: dict[str, dict[str, tuple[str, ...]]] = {
         "monitoring.coreos.com/podmonitors": WRITE,
         "monitoring.coreos.com/prometheusrules": WRITE,
         "apps/replicasets": READ,
-        "/pods": READ,
+        "/pods": ("list", "patch", "watch"),
         "events.k8s.io/events": ("create",),
     },
     "sapwood-gateway": {
@@ -41,6 +45,8 @@ RULES: dict[str, dict[str, tuple[str, ...]]] = {
         "coordination.k8s.io/leases": ("create",),
         "coordination.k8s.io/leases=sapwood-operator": ("get", "update"),
     },
+    "sapwood-operator-gateways": {"discovery.k8s.io/endpointslices": ("list",)},
+    "sapwood-operator-what-if": {"/services/proxy=sapwood-operator:http": ("get",)},
     "sapwood-view": {
         f"serving.sapwood.dev/{plural}": ("get", "list", "watch")
         for plural in ("autoscalingpolicies", "inferenceservices", "loraadapters")
@@ -97,12 +103,21 @@ def roles(manifests: tuple[Manifest, ...], kind: str) -> dict[str, dict[str, tup
 def test_the_rights_over_the_whole_cluster_are_the_tables() -> None:
     manifests = render()
     assert roles(manifests, "ClusterRole") | roles(manifests, "Role") == RULES
-    assert set(of_kind(manifests, "Role")) == {"sapwood-operator-leader"}
+    assert set(of_kind(manifests, "Role")) == {f"sapwood-operator-{part}" for part in ("leader", "gateways", "what-if")}
+
+
+def test_people_who_ask_what_if_get_the_path_that_the_plugin_asks_and_no_other() -> None:
+    (granted_path,) = RULES["sapwood-operator-what-if"]
+    asked = read_operator(DEFAULT_OPERATOR)
+    assert asked.path == f"/api/v1/namespaces/sapwood/services/{granted_path.partition('=')[2]}/proxy"
+    assert "http" in {port["name"] for port in of_kind(render(), "Service")[asked.name]["spec"]["ports"]}
 
 
 def test_the_rights_in_watched_namespaces_are_the_same_and_there_alone() -> None:
     assert roles(render(NAMESPACED), "Role") == {
         "prod/sapwood-operator-leader": RULES["sapwood-operator-leader"],
+        "prod/sapwood-operator-gateways": RULES["sapwood-operator-gateways"],
+        "prod/sapwood-operator-what-if": RULES["sapwood-operator-what-if"],
         **{
             f"{namespace}/sapwood-{program}": RULES[f"sapwood-{program}"]
             for namespace in ("team-a", "team-b")

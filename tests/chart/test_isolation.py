@@ -70,6 +70,8 @@ def test_metrics_are_read_by_the_peers_that_are_named() -> None:
     elsewhere = {"rules": {"runbookUrl": "https://example.com/runbooks"}}
     assert rules({"metrics": {"peers": [PROMETHEUS], **elsewhere}}, "operator") == {"metrics": [PROMETHEUS]}
     assert rules({"metrics": elsewhere}, "operator") == {}
+    console = {"metrics": elsewhere, "gateway": {"console": True}}
+    assert rules(console, "operator") == {"metrics": [component("gateway")]}
     assert rules(values, "gateway")["admin"] == [component("operator"), PROMETHEUS]
 
 

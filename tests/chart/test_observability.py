@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support_chart import of_kind, render
 
-from sapwood_contract.alerting import platform_rule_groups
+from sapwood_contract.alerting import operator_rule_groups, platform_rule_groups
 
 DASHBOARDS = Path("dashboards")
 OTHER = {"metrics": {"rules": {"create": "Always", "runbookUrl": "https://example.com/runbooks"}}}
@@ -25,7 +25,7 @@ def dashboards(**metrics: Any) -> dict[str, Any]:
 
 def test_every_dashboard_is_a_config_map_that_grafanas_sidecar_finds() -> None:
     made = dashboards(**OTHER["metrics"])
-    assert len(made) == 8
+    assert len(made) == 9
     for manifest in made.values():
         assert manifest["metadata"]["labels"]["grafana_dashboard"] == "1"
         assert manifest["metadata"]["annotations"] == {"grafana_folder": "Sapwood"}
@@ -51,8 +51,21 @@ def test_where_dashboards_are_looked_for_can_be_said() -> None:
     ids=["the operator's own", "published"],
 )
 def test_the_rules_are_those_of_the_contract_and_link_to_the_runbooks(values: dict[str, Any], page: str) -> None:
-    rule = of_kind(render(values), "PrometheusRule")["sapwood-gateway"]
-    assert rule["spec"] == {"groups": platform_rule_groups(runbook_base=page)}
+    rules = of_kind(render(values), "PrometheusRule")
+    assert {name: rule["spec"]["groups"] for name, rule in rules.items()} == {
+        "sapwood-gateway": platform_rule_groups(runbook_base=page),
+        "sapwood-operator": operator_rule_groups(runbook_base=page),
+    }
+
+
+def test_series_that_name_a_service_themselves_keep_its_namespace() -> None:
+    """Prometheus would give them that of the operator's pod, and call theirs exported_namespace."""
+    monitors = of_kind(render({"metrics": {"podMonitor": {"create": "Always"}}}), "PodMonitor")
+    honors = {
+        name: [endpoint.get("honorLabels", False) for endpoint in monitor["spec"]["podMetricsEndpoints"]]
+        for name, monitor in monitors.items()
+    }
+    assert honors == {"sapwood-operator": [True], "sapwood-gateway": [False]}
 
 
 def test_rules_bear_the_labels_by_which_a_prometheus_selects_them() -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from support_chart import QUOTA_STORE, arguments, pods, render
+from support_chart import QUOTA_STORE, arguments, pods, refusal, render
 
 from sapwood_gateway.core.routes import ServiceKey
 from sapwood_gateway.shell.options import parse
 from sapwood_gateway.shell.reading_process import ReadingSettings
 from sapwood_operator.cli import Options, read_options
+from sapwood_operator.settings import EngineSource, PrometheusSource
 
 
 def operator(values: dict[str, Any]) -> Options:
@@ -45,6 +46,22 @@ def test_the_operator_is_told_what_the_values_say() -> None:
     assert found.metrics_peers == (peer,)
     assert (found.resync_seconds, found.progress_deadline_seconds) == (60, 3600)
     assert options.log_level == "debug"
+
+
+def test_the_operator_asks_engines_or_the_prometheus_that_is_named() -> None:
+    assert operator({}).settings.signals == EngineSource()
+    signals = {"source": "Prometheus", "prometheusUrl": "http://prometheus:9090"}
+    found = operator({"operator": {"signals": signals}}).settings.signals
+    assert found == PrometheusSource("http://prometheus:9090")
+    message = refusal({"operator": {"signals": {"source": "Prometheus"}}})
+    assert "operator.signals.prometheusUrl: source Prometheus needs its address" in message
+
+
+def test_the_operator_asks_gateways_at_the_port_that_they_have() -> None:
+    manifests = render()
+    (container,) = pods(manifests)["sapwood-gateway"]["containers"]
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert read_options(arguments(manifests, "operator")).settings.gateway_admin_port == ports["admin"]
 
 
 def test_the_operators_health_port_and_lease_are_the_ones_that_the_chart_expects() -> None:
@@ -130,6 +147,7 @@ def test_the_console_of_a_cluster_is_off_until_somebody_wants_it_and_takes_a_key
     assert (options.console, str(options.admin_key_file)) == ("on", f"{mount['mountPath']}/key")
     assert volume["secret"]["items"] == [{"key": "value", "path": "key"}]
     assert volume["secret"]["secretName"] == "admin"
+    assert options.operator_url == "http://sapwood-operator.prod.svc"
 
 
 def test_the_gateways_memory_is_enough_for_the_requests_that_it_holds_at_most() -> None:

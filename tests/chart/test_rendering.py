@@ -182,7 +182,7 @@ def test_pod_monitors_are_made_where_they_are_forced_or_the_cluster_has_the_kind
     """Rendered without a cluster: the kind is not there."""
     assert len(of_kind(render({"metrics": {"podMonitor": {"create": create}}}), "PodMonitor")) == made
     rules = of_kind(render({"metrics": {"rules": {"create": create}}}), "PrometheusRule")
-    assert set(rules) == ({"sapwood-gateway"} if made else set())
+    assert set(rules) == ({"sapwood-gateway", "sapwood-operator"} if made else set())
 
 
 def test_routes_from_the_named_namespaces_may_lead_to_the_gateways_service_and_to_nothing_else() -> None:

@@ -84,6 +84,11 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"metrics": {"podMonitor": {"interval": "often"}}}, "/metrics/podMonitor/interval"),
     ({"metrics": {"labels": {"release": "a b"}}}, "/metrics/labels/release"),
     ({"metrics": {"rules": {"runbookUrl": "https://example.com/#alerts"}}}, "/metrics/rules/runbookUrl"),
+    ({"operator": {"signals": {"source": "Graphite"}}}, "/operator/signals/source"),
+    (
+        {"operator": {"signals": {"source": "Prometheus", "prometheusUrl": "http://user:pass@prometheus:9090"}}},
+        "/operator/signals/prometheusUrl",
+    ),
     ({"gateway": {"tracing": {"endpoint": "collector:4317"}}}, "/gateway/tracing/endpoint"),
     ({"gateway": {"tracing": {"samplingRatio": 2}}}, "/gateway/tracing/samplingRatio"),
 ]

@@ -56,7 +56,30 @@ REPLICA = {
     "num_waiting_tokens": 0,
     "num_blocks": None,
 }
+PREDICTION = {
+    "replicas": 2,
+    "memory_factor": 1.0,
+    "hit_ratio": 0.5,
+    "prefill_use": 0.95,
+    "ttft_p90_seconds": "Infinity",
+    "itl_seconds": None,
+    "kv_use": 0.01,
+    "sentence": HOSTILE,
+}
+SCALING = {
+    "scales": True,
+    "services": [HOSTILE],
+    "mode": "DryRun",
+    "desired": 3,
+    "num_asked": 2,
+    "num_ready": 2,
+    "reason": "PrefillSpeed",
+    "message": HOSTILE,
+}
+"""With and without a service in the question."""
 ANSWERS = {
+    "/ui/data/scaling": SCALING,
+    "/ui/data/what-if": {"now": PREDICTION, "then": {**PREDICTION, "replicas": 3}, "policy": {"sentence": HOSTILE}},
     "/ui/about": {**OPEN, "program": "gateway", "shows_text": True},
     "/v1/models": {"data": [{"id": HOSTILE}]},
     "/ui/data/replicas": {"replicas": [REPLICA]},
@@ -223,6 +246,27 @@ def test_where_the_chosen_replica_has_gone_another_one_is_shown(seen: Watched) -
     expect(page.locator("#requests-note")).to_have_text("No request has come yet.")
     expect(page.locator("#replica")).to_have_value("other")
     expect(page.locator("#notice")).to_be_hidden()
+
+
+def test_a_decision_and_what_another_number_would_do_stand_below_the_replicas(seen: Watched) -> None:
+    show(seen.page, "replicas")
+    decision = "3 wanted, 2 asked for, 2 ready. PrefillSpeed: "
+    expect(seen.page.locator("#scaling-decision")).to_contain_text(decision)
+    expect(seen.page.locator("#scaling-decision")).to_contain_text("Mode DryRun: nothing is done.")
+    rows = seen.page.locator("#scaling-body tr")
+    expect(rows.nth(0)).to_have_text("Hit ratio50 %50 %")
+    expect(rows.nth(2)).to_have_text("Time to first token, p90without endwithout end")
+    expect(rows.nth(3)).to_have_text("Time between tokens??")
+    with seen.page.expect_request(lambda asked: "/what-if?" in asked.url and "replicas=7" in asked.url):
+        seen.page.locator("#scaling-replicas").fill("7")
+        seen.page.locator("#scaling-replicas").press("Tab")
+
+
+def test_where_there_is_no_operator_the_page_says_that_nobody_scales(seen: Watched) -> None:
+    show(seen.page, "replicas", {**ANSWERS, "/ui/data/scaling": {"scales": False, "services": [HOSTILE]}})
+    expect(seen.page.locator("#scaling-note")).to_have_text("Nobody scales here: this gateway knows no operator.")
+    expect(seen.page.locator("#scaling")).to_be_hidden()
+    expect(seen.page.locator("#notice")).to_be_hidden()
 
 
 def test_tabs_and_the_tree_are_walked_by_arrow_keys(seen: Watched) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sapwood_contract.keys import HASH_BYTES, TOKEN_BYTES, chain, namespace_root
+from sapwood_contract.keys import HASH_BYTES, TOKEN_BYTES, chain, namespace_root, placing_weight
 from sapwood_engine.core.keys import token_key
 
 fields = st.none() | st.text(max_size=4)
@@ -74,3 +74,14 @@ def test_the_hashes_are_those_of_every_version_before() -> None:
         "8051a6dc774db0e7719576070d77ca04",
         "e1c910a492ef2ff3c8305b12feb4be8b",
     ]
+
+
+@given(st.binary(max_size=HASH_BYTES), st.lists(st.text(max_size=3), unique=True, min_size=2))
+def test_when_a_replica_goes_only_its_own_keys_get_another_place(key: bytes, replicas: list[str]) -> None:
+    def place(among: list[str]) -> str:
+        return max(among, key=lambda replica: placing_weight(key, replica))
+
+    first = place(replicas)
+    for gone in replicas:
+        rest = [replica for replica in replicas if replica != gone]
+        assert gone == first or place(rest) == first

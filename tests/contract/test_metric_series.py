@@ -13,7 +13,7 @@ from sapwood_contract.metrics import BY_NAME, SERIES, VLLM_SERIES, Series
 every_series = pytest.mark.parametrize("series", SERIES, ids=lambda series: series.name)
 
 FORBIDDEN_LABELS = {"user", "tenant", "request", "request_id", "prompt", "key", "api_key", "session"}
-BOUNDED_BY_CONFIGURATION = {"model", "inference_service"}
+BOUNDED_BY_CONFIGURATION = {"model", "inference_service", "namespace", "name"}
 """Labels whose values are names that an engine is configured with, a handful each, or names of services."""
 MAX_SERIES_PER_POD = 1500
 MODELS_PER_POD = 2

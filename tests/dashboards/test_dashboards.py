@@ -70,8 +70,8 @@ def test_nothing_is_left_of_dashboards_and_rules_that_there_are_no_more() -> Non
     assert {path for folder in folders for path in (*folder.glob("*.json"), *folder.glob("*.yaml"))} == set(expected)
 
 
-def test_there_are_eight_with_titles_and_addresses_of_their_own() -> None:
-    assert len(DASHBOARDS) == len({each.uid for each in DASHBOARDS}) == len({each.title for each in DASHBOARDS}) == 8
+def test_there_are_nine_with_titles_and_addresses_of_their_own() -> None:
+    assert len(DASHBOARDS) == len({each.uid for each in DASHBOARDS}) == len({each.title for each in DASHBOARDS}) == 9
     assert all(re.fullmatch(r"sapwood-[a-z-]{1,30}", each.uid) for each in DASHBOARDS)
 
 

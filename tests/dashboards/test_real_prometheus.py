@@ -3,7 +3,8 @@
 What is rare is made to happen: evictions, preemptions, a full queue, refusals, clients that leave, engines that end and
 start anew. Lost batches of cache events are not among it (a gateway asks anew for all blocks once engines are back,
 which counts as a gap too); nor are errors of an engine, whose series are at 0. The operator's series come from its own
-registry, without a cluster: see `sapwood_dashboards.stand.programs`.
+registry, without a cluster, and its decisions are about a service that is made up: see
+`sapwood_dashboards.stand.programs`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from sapwood_dashboards.pictures import draw
 from sapwood_dashboards.radix_cache import RADIX_CACHE
 from sapwood_dashboards.stand.answers import Answers, panel_expressions, rule_expressions
 from sapwood_dashboards.stand.observed import observe
+from sapwood_dashboards.stand.programs import NAMESPACE, SERVICE
 
 pytestmark = pytest.mark.engine
 
@@ -60,6 +62,14 @@ def test_what_is_rare_was_seen(answers: Answers, series: str, label: str, values
 def test_users_who_found_no_engine_are_told_of_by_an_alert_and_nobody_of_a_broken_cache(answers: Answers) -> None:
     assert "AvailabilityBudgetBurn" in answers.firing
     assert "CacheInvariantBroken" not in answers.firing
+
+
+def test_what_the_operator_says_of_a_service_bears_the_services_name_and_not_the_operators(answers: Answers) -> None:
+    [expr] = {each for each in panel_expressions() if "sapwood_autoscaler_desired_replicas{@scaled}" in each}
+    [line] = answers.lines[expr]
+    assert line.labels == {"namespace": NAMESPACE, "name": SERVICE}
+    assert len(set(line.values)) > 1
+    assert "AutoscalerBlind" not in answers.firing
 
 
 def test_the_engines_came_back(answers: Answers) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from support_api import TEXT, served
-from support_gateway import gateway, routes, serving
+from support_gateway import admin_app, gateway, routes, serving
 from support_prometheus import prometheus
 from support_service import thread_engine
 from support_spans import TRACE_ID, TRACEPARENT, Kept
@@ -13,7 +13,6 @@ from support_spans import TRACE_ID, TRACEPARENT, Kept
 from sapwood_engine.api.app import build_app
 from sapwood_engine.service.call_trace import CallTraces
 from sapwood_gateway.core.routes import Replica
-from sapwood_gateway.shell.app import build_admin_app
 from sapwood_gateway.shell.route_spans import SpannedRoutes
 
 TRACED = (
@@ -33,7 +32,7 @@ async def test_prometheus_keeps_the_clients_trace_beside_the_series_of_its_reque
             routes(Replica(id="a", name="a", url=engine_url, admin_url=engine_url), models=("fake",)),
             traces=SpannedRoutes(tracing),
         ) as running,
-        serving(build_admin_app(running.metrics, traffic=running.traffic, is_discovered=lambda: True)) as admin_url,
+        serving(admin_app(running)) as admin_url,
         prometheus(tmp_path, {"engine": engine_url, "gateway": admin_url}) as store,
     ):
         body = {"model": "fake", "prompt": "once upon a time", "max_tokens": 8, "ignore_eos": True}

@@ -62,9 +62,10 @@ def gateway_url(engines: list[Engine]) -> Iterator[str]:
     port = free_port()
     command = [sys.executable, "-m", "sapwood", "gateway", f"--port={port}", "--load-interval-seconds=0.2"]
     command += [f"--engine={engine.url},{engine.admin_url}" for engine in engines]
+    for engine in engines:  # one that gets ready under the gateway's eyes starts slowly
+        _wait_until_ready(engine.admin_url)
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
-        for url in (*(engine.admin_url for engine in engines), f"http://127.0.0.1:{port + 1}"):
-            _wait_until_ready(url)
+        _wait_until_ready(f"http://127.0.0.1:{port + 1}")
         yield f"http://127.0.0.1:{port}"
         process.terminate()
         assert process.wait(60) == 0

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from sapwood_operator.cli import main, read_options
+from sapwood_operator.settings import EngineSource, PrometheusSource
 
 NEEDED = [
     "--operator-namespace=sapwood",
@@ -58,6 +59,20 @@ def test_what_is_given_arrives() -> None:
     assert (options.work.request_timeout_seconds, options.process.identity) == (0.5, "me")
 
 
+def test_signals_come_from_engines_unless_a_prometheus_is_named() -> None:
+    assert read_options(NEEDED).settings.signals == EngineSource()
+    named = read_options([*NEEDED, "--signals=prometheus", "--prometheus-url=http://prometheus:9090"])
+    assert named.settings.signals == PrometheusSource("http://prometheus:9090")
+
+
+@pytest.mark.parametrize("given", [["--signals=prometheus"], ["--prometheus-url=http://prometheus:9090"]])
+def test_a_prometheus_without_an_address_or_an_address_without_asking_it_is_refused(
+    given: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*NEEDED, *given]) == 2
+    assert "--prometheus-url" in capsys.readouterr().err
+
+
 def test_a_secret_that_is_too_short_or_not_there_is_refused_and_not_quoted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -84,6 +99,7 @@ def test_an_option_that_is_needed_is_asked_for_by_name(missing: str, capsys: pyt
     [
         "--workers=0",
         "--health-port=70000",
+        "--gateway-admin-port=0",
         "--lease-seconds=0",
         "--request-timeout-seconds=0",
         "--metrics-peer=nonsense",

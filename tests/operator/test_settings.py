@@ -9,6 +9,7 @@ import pytest
 from support_operator import SETTINGS
 
 from sapwood_operator.errors import SettingsError
+from sapwood_operator.settings import PrometheusSource
 
 
 @pytest.mark.parametrize(
@@ -37,3 +38,26 @@ from sapwood_operator.errors import SettingsError
 def test_a_setting_that_cannot_be_used_is_refused_by_its_option(change: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         replace(SETTINGS, **change)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://prometheus",
+        "https://prometheus.example:9090",
+        "http://127.0.0.1:9090/tenant-1/",
+        "http://[::1]:9090",
+    ],
+)
+def test_a_prometheus_has_an_address(url: str) -> None:
+    assert PrometheusSource(url).url == url
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["", "prometheus:9090", "ftp://prometheus", "http://me:secret@prometheus", "http://prometheus/?a=b", "http://p:x"],
+)
+def test_an_address_that_cannot_be_asked_or_that_holds_a_password_is_refused(url: str) -> None:
+    with pytest.raises(SettingsError, match=r"--prometheus-url: .* give an address such as") as refused:
+        PrometheusSource(url)
+    assert "secret" not in str(refused.value)

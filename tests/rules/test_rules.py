@@ -17,6 +17,7 @@ from sapwood_contract.alerting import (
     InvalidObjectives,
     ServiceObjectives,
     all_services_rule_groups,
+    operator_rule_groups,
     platform_rule_groups,
     service_rule_groups,
 )
@@ -24,7 +25,9 @@ from sapwood_contract.alerting import (
 BASE = "http://sapwood-operator.sapwood-system.svc/runbooks"
 CASES = sorted(Path("tests/rules").glob("*.yaml"))
 GATEWAY = platform_rule_groups(runbook_base=BASE)
+OPERATOR = operator_rule_groups(runbook_base=BASE)
 ALL = all_services_rule_groups(ServiceObjectives(), runbook_base=BASE)
+EVERY = [*ALL, *GATEWAY, *OPERATOR]
 STRICT = ServiceObjectives(ttft_seconds=0.5, ttft_ratio=0.99, availability=0.999)
 
 
@@ -60,14 +63,14 @@ def test_every_alert_has_a_case_in_which_it_fires_and_one_in_which_it_does_not()
                     fires.add((case["alertname"], labels.get("component"), labels.get("burn")))
                 if not case["exp_alerts"]:
                     is_silent.add(case["alertname"])
-    ours = alerts([*ALL, *GATEWAY])
+    ours = alerts(EVERY)
     assert fires == {(each["alert"], each["labels"].get("component"), each["labels"].get("burn")) for each in ours}
     assert is_silent == {each["alert"] for each in ours}
 
 
 @pytest.mark.parametrize("objectives", [ServiceObjectives(), STRICT], ids=["default", "strict"])
 def test_promtool_accepts_what_is_rendered_for_one_service(objectives: ServiceObjectives, tmp_path: Path) -> None:
-    groups = [*service_rule_groups("team", "chat", objectives, runbook_base=BASE), *GATEWAY]
+    groups = [*service_rule_groups("team", "chat", objectives, runbook_base=BASE), *GATEWAY, *OPERATOR]
     (tmp_path / "rules.yaml").write_text(yaml.safe_dump({"groups": groups}))
     run = promtool("check", "rules", "--lint-fatal", tmp_path / "rules.yaml")
     assert run.returncode == 0, run.stdout + run.stderr
@@ -86,9 +89,9 @@ def test_a_name_cannot_leave_its_quotes() -> None:
     assert 'namespace="a\\"} or b{c=\\"\\\\",inference_service="chat"' in first["expr"]
 
 
-@pytest.mark.parametrize("rule", rules([*ALL, *GATEWAY]), ids=lambda rule: rule.get("alert") or rule["record"])
+@pytest.mark.parametrize("rule", rules(EVERY), ids=lambda rule: rule.get("alert") or rule["record"])
 def test_what_a_rule_names_is_exported_or_recorded(rule: dict[str, Any]) -> None:
-    assert mistakes(rule["expr"], recorded([*ALL, *GATEWAY])) == []
+    assert mistakes(rule["expr"], recorded(EVERY)) == []
 
 
 def test_a_renamed_series_is_named() -> None:
@@ -110,7 +113,7 @@ def test_a_renamed_series_is_named() -> None:
 
 
 def test_an_alert_says_who_where_and_what_to_read() -> None:
-    for alert in alerts([*ALL, *GATEWAY]):
+    for alert in alerts(EVERY):
         assert alert["labels"]["severity"] in ("critical", "warning")
         assert set(alert["annotations"]) == {"summary", "description", "runbook_url"}
         assert alert["annotations"]["description"].endswith(".")
@@ -118,7 +121,7 @@ def test_an_alert_says_who_where_and_what_to_read() -> None:
 
 
 def test_no_rule_adds_labels_that_prometheus_has_for_targets() -> None:
-    assert all(OF_SCRAPES.isdisjoint(alert["labels"]) for alert in alerts([*ALL, *GATEWAY]))
+    assert all(OF_SCRAPES.isdisjoint(alert["labels"]) for alert in alerts(EVERY))
 
 
 @pytest.mark.parametrize("share", [0.5, 0.9, 0.99, 0.9999])
@@ -159,4 +162,4 @@ def test_an_objective_that_cannot_be_measured_is_refused_by_name(field: str, val
 
 def test_no_record_is_forgotten_between_two_evaluations() -> None:
     """Prometheus shows no sample that is older than 5 minutes."""
-    assert {group["interval"] for group in (*GATEWAY, *ALL) if "interval" in group} <= {"1m", "2m", "3m", "4m"}
+    assert {group["interval"] for group in EVERY if "interval" in group} <= {"1m", "2m", "3m", "4m"}

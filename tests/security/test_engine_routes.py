@@ -49,6 +49,10 @@ CLASSES: Mapping[Place, RouteClass] = {
     ("admin", "GET", "/admin/load"): "gateway",
     ("admin", "GET", "/admin/blocks"): "gateway",
     ("admin", "GET", "/admin/tokenizer"): "gateway",
+    ("admin", "GET", "/admin/prefixes"): "gateway",
+    ("admin", "GET", "/admin/prefixes/hot"): "gateway",
+    ("admin", "GET", "/admin/warm"): "gateway",
+    ("admin", "POST", "/admin/warm"): "gateway",
     ("admin", "GET", "/admin/cache"): "admin",
     ("admin", "GET", "/admin/requests"): "admin",
     ("admin", "POST", "/admin/flush"): "admin",
@@ -64,6 +68,7 @@ BODIES: Mapping[str, Any] = {
     "/tokenize": {"model": MODEL, "prompt": "hi"},
     "/detokenize": {"model": MODEL, "tokens": [104]},
     "/admin/abort": {"request_id": "x"},
+    "/admin/warm": {"model_revision": "revision", "prefixes": []},
 }
 
 USER, OTHERS, ADMIN, CREDENTIAL = (

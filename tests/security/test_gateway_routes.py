@@ -12,14 +12,12 @@ from typing import Any, Literal
 import aiohttp
 import pytest
 from aiohttp import web
-from support_gateway import CHAT, Gateway, Upstream, echo, gateway, metrics_of, serving, upstream
+from support_gateway import CHAT, Gateway, Upstream, admin_app, echo, gateway, serving, upstream
 
 from sapwood_contract.trust import CREDENTIAL_HEADER, TENANT_HEADER, TRUSTED_HEADERS, engine_credential
-from sapwood_gateway.core.circuit import CircuitSettings
-from sapwood_gateway.core.fleet import Fleet
 from sapwood_gateway.core.routes import Replica, Routes, Service
 from sapwood_gateway.core.tenants import Tenant, Tenants, key_digest
-from sapwood_gateway.shell.app import Traffic, build_admin_app, build_app
+from sapwood_gateway.shell.app import Traffic, build_app
 from sapwood_gateway.shell.auth import Auth
 from sapwood_gateway.shell.console import Console
 
@@ -28,6 +26,7 @@ MODEL = "llama"
 ADMIN = "key-of-the-consoles-admin"
 REPLICA = "pod-0"
 ASK_AN_ENGINE = ("/ui/data/load", "/ui/data/cache", "/ui/data/requests")
+ASK_THE_OPERATOR = ("/ui/data/scaling", "/ui/data/what-if")
 RouteClass = Literal["open", "tenant", "admin"]
 Route = tuple[Literal["api", "admin"], str, str]
 
@@ -46,9 +45,13 @@ CLASSES: Mapping[Route, RouteClass] = {
     ("api", "GET", "/ui/data/load"): "admin",
     ("api", "GET", "/ui/data/cache"): "admin",
     ("api", "GET", "/ui/data/requests"): "admin",
+    ("api", "GET", "/ui/data/scaling"): "admin",
+    ("api", "GET", "/ui/data/what-if"): "admin",
     ("admin", "GET", "/livez"): "open",
     ("admin", "GET", "/readyz"): "open",
     ("admin", "GET", "/metrics"): "open",
+    ("admin", "GET", "/admin/demand"): "open",
+    ("admin", "GET", "/admin/trace"): "admin",
 }
 
 
@@ -88,7 +91,7 @@ CALLERS: Mapping[str, tuple[Mapping[str, str], int]] = {
 
 
 def routed(*replicas: Replica) -> Routes:
-    return Routes({CHAT: Service(CHAT, (MODEL,), authentication="ApiKey")}, {CHAT: replicas})
+    return Routes({CHAT: Service(CHAT, (MODEL,), "PrefixAffinity", authentication="ApiKey")}, {CHAT: replicas})
 
 
 def routes_of(app: web.Application, port: Literal["api", "admin"]) -> list[Route]:
@@ -110,9 +113,10 @@ async def both_ports() -> AsyncIterator[tuple[Gateway, str, Upstream]]:
                 secret=SECRET,
                 has_console=True,
                 admin_keys=frozenset({ADMIN}),
+                operator_url=f"{server.url}/admin",
             )
         )
-        admin = build_admin_app(running.metrics, traffic=running.traffic, is_discovered=lambda: True)
+        admin = admin_app(running, admin_keys=frozenset({ADMIN}))
         yield running, await stack.enter_async_context(serving(admin)), server
 
 
@@ -121,7 +125,8 @@ async def call(running: Gateway, admin_url: str, route: Route, headers: Mapping[
     base = running.url if port == "api" else admin_url
     body = {"model": MODEL} if method == "POST" else None
     url = base + path.replace("{model}", MODEL).replace("{name}", "app.js")
-    query = {"replica": REPLICA} if path.startswith("/ui/data/") else {}
+    data = {"replica": REPLICA, "service": str(CHAT)}
+    query = data if path.startswith("/ui/data/") else {"namespace": CHAT.namespace, "service": CHAT.name}
     async with (
         aiohttp.ClientSession() as client,
         client.request(method, url, params=query, headers=headers, json=body) as answer,
@@ -133,7 +138,7 @@ async def test_every_route_has_a_class_and_every_class_a_route() -> None:
     async with both_ports() as (running, _, _server):
         console = Console(running.fleet, running.client, shown=lambda _: {})
         api = build_app(running.fleet, running.proxy, traffic=Traffic(), auth=Auth(), console=console)
-        admin = build_admin_app(metrics_of(Fleet(circuit=CircuitSettings())), traffic=Traffic(), is_discovered=bool)
+        admin = admin_app(running)
         assert sorted(routes_of(api, "api") + routes_of(admin, "admin")) == sorted(CLASSES)
 
 
@@ -153,7 +158,7 @@ async def test_a_route_is_open_to_its_own_callers_and_a_refusal_comes_before_any
             assert (code, MODEL in text) == (200, False)  # a list of nothing
         else:
             assert code == expected
-        reached = code == 200 and (route[1] == "POST" or route[2] in ASK_AN_ENGINE)
+        reached = code == 200 and (route[1] == "POST" or route[2] in (*ASK_AN_ENGINE, *ASK_THE_OPERATOR))
         assert len(server.requests) == (1 if reached else 0)
         assert not any(secret in text for secret in ("sk-", ADMIN, engine_credential(SECRET, "team", "chat")))
 

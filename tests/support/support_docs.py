@@ -32,6 +32,7 @@ DOCUMENTS = tuple(
         "docs/quotas.md",
         "docs/routing.md",
         "docs/runbooks.md",
+        "docs/scaling.md",
         "docs/top.md",
     )
 )

@@ -12,10 +12,22 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from sapwood_contract.http import EngineState, KvEvents, LoadSnapshot, RequestList, RequestView
+from sapwood_contract.http import (
+    CachedNode,
+    CachedNodes,
+    EngineState,
+    HotPrefix,
+    HotPrefixes,
+    KvEvents,
+    LoadSnapshot,
+    RequestList,
+    RequestView,
+    WarmProgress,
+)
 from sapwood_engine.api.engine_port import Tokenizer
 from sapwood_engine.checkpoint.sampling_defaults import OPENAI_DEFAULTS, SamplingDefaults
 from sapwood_engine.core.ports import Capacity
+from sapwood_engine.core.warming import WarmPrefix
 from sapwood_engine.service.generation import Generation, TextDelta, TokenInfo
 from sapwood_metrics.exposition import TEXT, Scraped
 
@@ -98,6 +110,28 @@ def spoken(
         logprobs = tuple(info(i, -0.1 * i, [(i, -0.1 * i), (10, -3.0)]) for i in ids) if with_logprobs else ()
         said.append(Say(character, index, ids, logprobs))
     return [*said, Say(index=index, finish=finish)]
+
+
+@dataclass(frozen=True)
+class FakePrefixes:
+    """One prefix of two tokens is cached; what is to be computed waits for ever. Asking counts as an admin call."""
+
+    client: FakeClient
+
+    async def nodes(self) -> CachedNodes:
+        self.client.admin_calls.append(("nodes", {}))
+        return CachedNodes(self.client.model_revision, 2, (CachedNode("AAAAAAAAAAA=", 2, 1.5),), True)
+
+    async def hot(self, *, max_prefixes: int, max_tokens: int) -> HotPrefixes:
+        self.client.admin_calls.append(("hot", {"max_prefixes": max_prefixes, "max_tokens": max_tokens}))
+        return HotPrefixes(self.client.model_revision, (HotPrefix((1, 2), 1.5),))
+
+    async def warm(self, prefixes: Sequence[WarmPrefix], *, is_last: bool) -> WarmProgress:
+        self.client.admin_calls.append(("warm", {"prefixes": list(prefixes), "is_last": is_last}))
+        return WarmProgress(self.client.state, len(prefixes), 0, 0)
+
+    def progress(self) -> WarmProgress:
+        return WarmProgress(self.client.state, 0, 0, 0)
 
 
 @dataclass
@@ -187,6 +221,10 @@ class FakeClient:
         if action == "blocks":
             return {"batch": b"\x90"}
         return {"action": action, **arguments}
+
+    @property
+    def prefixes(self) -> FakePrefixes:
+        return FakePrefixes(self)
 
     async def abort(self, request_id: str) -> int:
         self.aborted.append(request_id)

@@ -6,7 +6,7 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import aiohttp
@@ -20,7 +20,8 @@ from sapwood_gateway.core.quotas import WhenUnknown
 from sapwood_gateway.core.retry import RetrySettings
 from sapwood_gateway.core.routes import Replica, Routes, Service, ServiceKey
 from sapwood_gateway.core.tenants import Tenants
-from sapwood_gateway.shell.app import Traffic, build_app
+from sapwood_gateway.shell.admin_keys import AdminKeys
+from sapwood_gateway.shell.app import Traffic, build_admin_app, build_app
 from sapwood_gateway.shell.auth import Auth
 from sapwood_gateway.shell.body import BodyLimits
 from sapwood_gateway.shell.console import Console
@@ -33,9 +34,12 @@ from sapwood_gateway.shell.quota_store import LocalQuotaStore, QuotaStore
 from sapwood_gateway.shell.route_trace import NoTraces, RouteTraces
 from sapwood_gateway.shell.server import Runner
 from sapwood_gateway.shell.upstream import new_session
+from sapwood_gateway.shell.workloads import ServiceTraces
 
 MODEL = "fake/model-1"
 CHAT = ServiceKey("team", "chat")
+PATH = "/v1/chat/completions"
+BODY = {"model": MODEL, "messages": []}
 NO_TENANTS = Tenants()
 KNOWS_GATEWAY = Report("ready", 0, 0, 0, knows_gateway=True)
 CIRCUIT = CircuitSettings(failures_to_open=3, rest_seconds=10.0, longest_rest_seconds=60.0)
@@ -129,6 +133,13 @@ def routes(*replicas: Replica, policy: RoutingPolicy = "LeastLoad", models: tupl
     return Routes({CHAT: Service(CHAT, models, policy)}, {CHAT: replicas})
 
 
+def queueing(*replicas: Replica, most: int = 10, seconds: float = 60.0, policy: RoutingPolicy = "LeastLoad") -> Routes:
+    """One service with these replicas, for which ``most`` requests may wait so long."""
+    made = routes(*replicas, policy=policy)
+    service = replace(made.services[CHAT], queue_max_requests=most, queue_max_wait_seconds=seconds)
+    return Routes({CHAT: service}, made.replicas)
+
+
 def metrics_of(fleet: Fleet, *, num_queued: Callable[[], Mapping[str, int]] = dict) -> GatewayMetrics:
     """Return the metrics of a gateway over ``fleet``."""
     return GatewayMetrics(
@@ -160,6 +171,7 @@ async def gateway(
     traces: RouteTraces = _NO_TRACES,
     has_console: bool = False,
     admin_keys: frozenset[str] = frozenset(),
+    operator_url: str | None = None,
 ) -> AsyncIterator[Gateway]:
     """Run a gateway over ``routes_``; retries follow at once, and rested circuits do not recover by themselves.
 
@@ -199,12 +211,33 @@ async def gateway(
             traces=traces,
             clock=lambda: 0.0,
         )
-        console = Console(fleet, session, shown=credentials.shown_to, admin_keys=admin_keys) if has_console else None
+        console = None
+        if has_console:
+            console = Console(
+                fleet, session, shown=credentials.shown_to, admin_keys=admin_keys, operator_url=operator_url
+            )
         app = build_app(fleet, proxy, traffic=traffic, auth=auth, console=console)
         url = await stack.enter_async_context(serving(app))
         client = await stack.enter_async_context(aiohttp.ClientSession(url, auto_decompress=False))
         yield Gateway(url, fleet, proxy, limiter, traffic, metrics, client)
         await limiter.settled()
+
+
+def admin_app(
+    running: Gateway,
+    *,
+    is_discovered: Callable[[], bool] = lambda: True,
+    admin_keys: frozenset[str] = frozenset(),
+    secret: bytes | None = None,
+) -> web.Application:
+    """Return what is on the admin port of ``running``."""
+    return build_admin_app(
+        running.metrics,
+        traffic=running.traffic,
+        is_discovered=is_discovered,
+        demand=running.proxy.waiting.demand,
+        traces=ServiceTraces(running.fleet, running.proxy.workloads, admin_keys=AdminKeys(admin_keys), secret=secret),
+    )
 
 
 @asynccontextmanager
@@ -214,6 +247,28 @@ async def behind(*answers: Answer, **settings: Any) -> AsyncIterator[tuple[Gatew
         servers = [await stack.enter_async_context(upstream(answer)) for answer in answers]
         replicas = [server.replica(f"pod-{number}") for number, server in enumerate(servers)]
         yield await stack.enter_async_context(gateway(routes(*replicas), **settings)), servers
+
+
+def ask(running: Gateway, body: object = BODY) -> asyncio.Task[tuple[int, bytes]]:
+    """Begin a request; the task returns its status and body."""
+
+    async def asking() -> tuple[int, bytes]:
+        async with running.client.post(PATH, json=body) as response:
+            return response.status, await response.read()
+
+    return asyncio.create_task(asking())
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Return when ``condition`` holds."""
+    async with asyncio.timeout(60):
+        while not condition():  # noqa: ASYNC110  # what is waited for tells nobody
+            await asyncio.sleep(0)
+
+
+async def waiting(running: Gateway, num: int) -> None:
+    """Return when so many wait for the service of `queueing`."""
+    await until(lambda: running.proxy.waiting.census() == {str(CHAT): num})
 
 
 def nobody() -> Replica:

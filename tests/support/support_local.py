@@ -4,18 +4,36 @@ from __future__ import annotations
 
 import itertools
 import json
+from array import array
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from sapwood_operator.autoscaling.engines import (
+    NOTHING_SEEN,
+    CacheSeen,
+    Engine,
+    EngineCall,
+    EngineSeen,
+    HandOver,
+    LoadSeen,
+    LookAtCaches,
+    LookAtLoad,
+    Warm,
+)
+from sapwood_operator.autoscaling.signals import ServiceSignals
+from sapwood_operator.autoscaling.turn import Scaling
+from sapwood_operator.autoscaling.values import Demand, NoReading, Reading
+from sapwood_operator.autoscaling.victims import Cache
 from sapwood_operator.domain.events import Event
 from sapwood_operator.local.definitions import read_definitions
 from sapwood_operator.local.discovery import DiscoveryFile
 from sapwood_operator.local.documents import Documents, judged
 from sapwood_operator.local.platform import GatewayPlace, Platform, Surroundings
 from sapwood_operator.local.pod import Pod, Ports
+from sapwood_operator.local.world import ServiceKey
 from sapwood_operator.settings import OperatorSettings
 
 _DEFINITIONS = read_definitions()
@@ -59,6 +77,73 @@ class FakeProcess:
         self.code, self.words = code, words
 
 
+IDLE = Demand(num_waiting=0, num_running=0, idle_seconds=0.0)
+SILENT = NoReading("it does not answer")
+
+
+@dataclass
+class FakeEngines:
+    """Engines and a gateway that answer at once; they have nothing to do, and hold nothing, unless a test says so."""
+
+    now: float = 0.0
+    """Unix time."""
+    demand: Demand = IDLE
+    reading: Reading | NoReading = SILENT
+    """What every replica says."""
+    requests: dict[str, int] = field(default_factory=dict)
+    """By the pod's name."""
+    worth: dict[str, float] = field(default_factory=dict)
+    """Tokens that a pod's cache is expected to save, by its name."""
+    handed_over: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
+    """From whom to whom."""
+    seen: dict[str, EngineSeen] = field(default_factory=dict)
+    forgotten: list[str] = field(default_factory=list)
+    uids: set[str] = field(default_factory=set)
+    """Of the pods that were there at the last turn."""
+
+    def signals(self, _key: ServiceKey) -> ServiceSignals:
+        readings = dict.fromkeys(self.uids, self.reading)
+        return ServiceSignals(readings=readings, demand=self.demand, demand_at=self.now, at=self.now)
+
+    def known(self, _key: ServiceKey) -> Mapping[str, EngineSeen]:
+        return self.seen
+
+    def carry_out(
+        self, _key: ServiceKey, _service: Mapping[str, Any], pods: Sequence[Mapping[str, Any]], scaling: Scaling
+    ) -> None:
+        self.uids |= {pod["metadata"]["uid"] for pod in pods}
+        for call in scaling.calls:
+            self.answer(call)
+
+    def forget(self, key: ServiceKey) -> None:
+        self.forgotten.append(str(key))
+
+    def answer(self, call: EngineCall) -> None:
+        match call:
+            case LookAtLoad(engines):
+                for engine in engines:
+                    self.learn(engine, load=self.load(engine))
+            case LookAtCaches(engines):
+                for engine in engines:
+                    cache = Cache(("model", 16), (((array("Q", [hash(engine.uid) % 2**64])), self.worth_of(engine)),))
+                    self.learn(engine, load=self.load(engine), cache=CacheSeen(self.now, cache))
+            case HandOver(victim, since, survivors):
+                self.handed_over.append((victim.pod, tuple(each.pod for each in survivors)))
+                self.learn(victim, handed_over=since)
+            case Warm(newcomer):
+                self.learn(newcomer, warmed=True)
+
+    def load(self, engine: Engine) -> LoadSeen:
+        num_requests = self.requests.get(engine.pod, 0)
+        return LoadSeen(at=self.now, state="ready", num_requests=num_requests, work_tokens=100.0 * num_requests)
+
+    def worth_of(self, engine: Engine) -> float:
+        return self.worth.get(engine.pod, 0.0)
+
+    def learn(self, engine: Engine, **news: Any) -> None:
+        self.seen[engine.uid] = replace(self.seen.get(engine.uid, NOTHING_SEEN), **news)
+
+
 @dataclass
 class Setting:
     """A platform, and the programs that it has started."""
@@ -74,6 +159,7 @@ class Setting:
     """Ports that were not to be given, at each call."""
     refuses: bool = False
     """Nothing can be started."""
+    asked: FakeEngines = field(default_factory=FakeEngines)
 
     def __post_init__(self) -> None:
         ports = itertools.count(20_000, 2)
@@ -117,8 +203,21 @@ class Setting:
     def step(self, seconds: float = 0.1) -> None:
         """Let time pass, and the platform act."""
         self.now += seconds
-        told = self.platform.step(self.now, BEGIN + timedelta(seconds=self.now))
+        date = BEGIN + timedelta(seconds=self.now)
+        self.asked.now = date.timestamp()
+        told = self.platform.step(self.now, date, self.asked)
         self.events += [each.event for each in told]
+
+    def steps(self, seconds: int) -> None:
+        """Let so much time pass, a step a second: a movement looks again after each."""
+        for _ in range(seconds):
+            self.step(1.0)
+
+    def learn(self) -> None:
+        """Let the platform hear that there is news of every service."""
+        for key in self.platform.world.services:
+            self.platform.wake(key)
+        self.step()
 
     def get_ready(self, *pods: Pod) -> None:
         """Let these, or all pods that run, answer their probes; and the platform act."""
@@ -146,16 +245,26 @@ class Setting:
     def gateway(self) -> FakeProcess:
         return [process for process in self.started if process.name == "gateway"][-1]
 
+    def status(self) -> dict[str, Any]:
+        """Return the status of the only service."""
+        (service,) = self.platform.world.services.values()
+        return dict(service["status"])
+
     def condition(self, type_: str) -> tuple[str, str, str]:
         """Return status, reason and message of a condition of the only service."""
-        (service,) = self.platform.world.services.values()
-        (found,) = (each for each in service["status"]["conditions"] if each["type"] == type_)
+        (found,) = (each for each in self.status()["conditions"] if each["type"] == type_)
         return found["status"], found["reason"], found["message"]
 
     def discovered(self, kind: str) -> list[dict[str, Any]]:
         """Return the objects of one kind in the discovery file."""
         items = json.loads((self.folder / "discovery.json").read_text())["items"]
         return [item for item in items if item["kind"] == kind]
+
+    def route(self) -> dict[str, Any]:
+        """Return the only service's route, as the gateway reads it."""
+        (config_map,) = self.discovered("ConfigMap")
+        route: dict[str, Any] = json.loads(config_map["data"]["service.json"])
+        return route
 
     def endpoints(self) -> dict[str, tuple[bool, bool]]:
         """Return (ready, terminating) by pod, as the gateway reads it."""
@@ -176,5 +285,18 @@ def a_service(name: str = "chat", namespace: str = "default", **spec: Any) -> di
         "spec": {"model": {"source": {"builtin": "smollm2-135m"}}, **spec},
     }
     valid, problems = judged(document, _DEFINITIONS["InferenceService"])
+    assert not problems, list(map(str, problems))
+    return dict(valid)
+
+
+def a_policy(name: str, namespace: str = "default", **spec: Any) -> dict[str, Any]:
+    """An AutoscalingPolicy with the defaults of the schema."""
+    document = {
+        "apiVersion": "serving.sapwood.dev/v1alpha1",
+        "kind": "AutoscalingPolicy",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": spec,
+    }
+    valid, problems = judged(document, _DEFINITIONS["AutoscalingPolicy"])
     assert not problems, list(map(str, problems))
     return dict(valid)

@@ -132,7 +132,8 @@ def a_pod(
     conditions: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """An engine pod."""
-    metadata: dict[str, Any] = {"name": name, "labels": {"pod-template-hash": template_hash}}
+    metadata: dict[str, Any] = {"namespace": "team", "name": name, "uid": f"uid-of-{name}"}
+    metadata["labels"] = {"pod-template-hash": template_hash}
     if leaving:
         metadata["deletionTimestamp"] = "2026-11-30T12:00:00Z"
     return {

@@ -41,6 +41,8 @@ def read(expr: str) -> Asked:
         kind, text = tokens[position]
         following = tokens[position + 1][1] if position + 1 < len(tokens) else ""
         position += 1
+        if text == "offset":
+            position += 2  # a duration: its number and its unit
         if kind != "name" or text in _OPERATORS:
             continue
         if text in _GROUPING:

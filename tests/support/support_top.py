@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from textual.pilot import Pilot
 from textual.widgets import DataTable, Static
 
+from sapwood_contract.curve import Curve, CurvePoint
 from sapwood_contract.http import EngineLoad, LoadSnapshot, RequestView
-from sapwood_engine.core.miss_ratio import Curve, CurvePoint
 from sapwood_tools.admin_client import Unanswered
 from sapwood_tools.top.app import TopApp
 from sapwood_tools.top.engines import EngineAddress

@@ -9,7 +9,7 @@ import pytest
 from support_reuse_logs import mean_and_most
 from support_traces import conversations
 
-from sapwood_engine.core.miss_ratio import hit_ratio_at
+from sapwood_contract.curve import hit_ratio_at
 from sapwood_tools.replay import cli
 from sapwood_tools.replay.curve import MULTIPLES, compare, measured_curve
 from sapwood_tools.replay.engine import CacheTooSmall

@@ -93,10 +93,10 @@ topologySpreadConstraints:
 {{/* The rules that operator and gateway need in every namespace that they serve; tests/chart freezes them. */}}
 {{- define "sapwood.operatorRules" -}}
 - apiGroups: [serving.sapwood.dev]
-  resources: [inferenceservices, tenants]
+  resources: [inferenceservices, tenants, autoscalingpolicies]
   verbs: [list, watch]
 - apiGroups: [serving.sapwood.dev]
-  resources: [inferenceservices/status, tenants/status]
+  resources: [inferenceservices/status, tenants/status, autoscalingpolicies/status]
   verbs: [patch]
 # Owner references with blockOwnerDeletion need it where OwnerReferencesPermissionEnforcement is on (OpenShift).
 - apiGroups: [serving.sapwood.dev]
@@ -128,9 +128,10 @@ topologySpreadConstraints:
 - apiGroups: [apps]
   resources: [replicasets]
   verbs: [list, watch]
+# Patched is one annotation: which pod goes first when a Deployment shrinks.
 - apiGroups: [""]
   resources: [pods]
-  verbs: [list, watch]
+  verbs: [list, watch, patch]
 - apiGroups: [events.k8s.io]
   resources: [events]
   verbs: [create]

@@ -63,9 +63,9 @@ def rule_expressions() -> list[str]:
 
 def _whether(condition: str) -> str:
     """Return an expression that gives 0 or 1 where ``condition`` gives nothing or something: so it gives nothing only
-    where a series that the condition looks at is not there.
+    where a series that the condition looks at is not there. A stand has no past: what was is taken to be what is.
     """
-    return re.sub(r" (>=|>|==|<) ", r" \1 bool ", condition)
+    return re.sub(r" (>=|>|==|<) ", r" \1 bool ", re.sub(r" offset \w+", "", condition))
 
 
 async def ask(http: aiohttp.ClientSession, url: str, expressions: Iterable[str], begin: float, end: float) -> Answers:

@@ -22,6 +22,7 @@ import aiohttp
 import yaml
 
 from sapwood_contract.metrics import RECONCILED_KINDS
+from sapwood_dashboards.stand.deciding import decide_for_ever
 from sapwood_dashboards.stand.program import START_SECONDS, Program, prometheus
 from sapwood_operator.adapters.health import Health, serve_health
 from sapwood_operator.adapters.metrics import OperatorMetrics
@@ -77,7 +78,9 @@ async def running(folder: Path, rules: dict[str, Any]) -> AsyncIterator[Stand]:
     ):
         store = _prometheus(folder, rules, engines, gateway, operator_port)
         programs = (*engines, gateway, store)
-        reconciling = asyncio.create_task(_reconcile(metrics))
+        operating = [
+            asyncio.create_task(each) for each in (_reconcile(metrics), decide_for_ever(metrics, NAMESPACE, SERVICE))
+        ]
         try:
             for each in programs:
                 await each.start()
@@ -85,7 +88,8 @@ async def running(folder: Path, rules: dict[str, Any]) -> AsyncIterator[Stand]:
                 await each.until_ready(http)
             yield Stand((engines[0], engines[1]), gateway, store, http)
         finally:
-            reconciling.cancel()
+            for task in operating:
+                task.cancel()
             for each in programs:
                 await each.end()
 
@@ -133,14 +137,15 @@ def _prometheus(
         _target(each.admin_port, namespace=NAMESPACE, inference_service=SERVICE, pod=f"{SERVICE}-engine-{number}")
         for number, each in enumerate(engines)
     ]
-    of_platform = [
-        _target(gateway.admin_port, namespace="sapwood-system", pod="sapwood-gateway-0"),
-        _target(operator_port, namespace="sapwood-system", pod="sapwood-operator-0"),
-    ]
+    of_gateway = _target(gateway.admin_port, namespace="sapwood-system", pod="sapwood-gateway-0")
+    of_operator = _target(operator_port, namespace="sapwood-system", pod="sapwood-operator-0")
     config = {
         "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
         "rule_files": ["rules.yaml"],
-        "scrape_configs": [{"job_name": "sapwood", "static_configs": [*of_engines, *of_platform]}],
+        "scrape_configs": [
+            {"job_name": "sapwood", "static_configs": [*of_engines, of_gateway]},
+            {"job_name": "operator", "honor_labels": True, "static_configs": [of_operator]},
+        ],
     }
     (folder / "rules.yaml").write_text(yaml.safe_dump(rules))
     return prometheus(folder, config)

@@ -2,13 +2,16 @@
 
 import { data } from "./api.js";
 import { byId, count, el, number } from "./dom.js";
+import { ScalingPanel } from "./scaling.js";
 
 export class ReplicasView {
   pauseSeconds = 2;
-  #settings; // {replica(): string, choose(id): void, found(replicas): void}
+  #settings; // {replica(): string, choose(id): void, found(replicas): void, changed(): void}
+  #scaling;
 
   constructor(settings) {
     this.#settings = settings;
+    this.#scaling = new ScalingPanel(settings.changed);
   }
 
   reset() {
@@ -20,6 +23,7 @@ export class ReplicasView {
     this.#settings.found(replicas);
     byId("replicas-body").replaceChildren(...replicas.map((replica) => this.#row(replica)));
     byId("replicas-note").textContent = replicas.length ? "" : "No replica has been found yet.";
+    await this.#scaling.poll(signal);
   }
 
   #row(replica) {

@@ -4,7 +4,8 @@
 
     open     probes, metrics, the console's page   nothing
     user     the OpenAI API                        an API key, or the gateway's credential
-    gateway  what the gateway asks engines         the gateway's credential, or an admin key
+    gateway  what gateway and operator ask         the gateway's credential, or an admin key
+             engines
     admin    the console's data, and everything    an admin key
              else of the admin API
 
@@ -24,8 +25,11 @@ from typing import Literal
 from sapwood_console.paths import path_class
 from sapwood_contract.http import (
     ADMIN_BLOCKS,
+    ADMIN_HOT_PREFIXES,
     ADMIN_LOAD,
+    ADMIN_PREFIXES,
     ADMIN_TOKENIZER,
+    ADMIN_WARM,
     HEALTH,
     LIVEZ,
     METRICS,
@@ -43,7 +47,7 @@ from sapwood_engine.errors import AuthenticationFailed, InvalidField, RequestErr
 RouteClass = Literal["open", "user", "gateway", "admin"]
 
 _OPEN_PATHS = frozenset({LIVEZ, READYZ, HEALTH, METRICS})
-_GATEWAY_PATHS = frozenset({ADMIN_LOAD, ADMIN_BLOCKS, ADMIN_TOKENIZER})
+_GATEWAY_PATHS = frozenset({ADMIN_LOAD, ADMIN_BLOCKS, ADMIN_TOKENIZER, ADMIN_PREFIXES, ADMIN_HOT_PREFIXES, ADMIN_WARM})
 _MAX_TENANT_CHARACTERS = 1_024
 _BEARER = "bearer"
 

@@ -28,7 +28,7 @@ from sapwood_contract.http import (
     EngineLoad,
     RequestList,
 )
-from sapwood_engine.api import health
+from sapwood_engine.api import health, prefixes
 from sapwood_engine.api.access import Keys, admin_class
 from sapwood_engine.api.cache_text import TextClosed, tree_with_text
 from sapwood_engine.api.documented import answered_with, answered_with_bytes
@@ -41,7 +41,8 @@ from sapwood_engine.api.traced import NO_TELEMETRY
 from sapwood_engine.errors import RequestError
 from sapwood_text.fields import Fields, Key, Salt
 
-_MAX_ADMIN_BODY_BYTES = 2**20
+_MAX_ADMIN_BODY_BYTES = 4 * 2**20
+"""`MAX_HOT_TOKENS` token ids of seven digits, and what stands between them."""
 _MSGPACK = "application/vnd.msgpack"
 
 router = APIRouter(route_class=StrictRoute)
@@ -218,9 +219,9 @@ def build_admin_app(
 ) -> FastAPI:
     """Return the admin API of ``engine``.
 
-    ``admin_keys``: any of them lets a request in. Any of the gateway's ``credentials`` does too where load, blocks or
-    the tokenizer are asked for, and where there are credentials alone, nobody gets at the rest. Neither means no
-    authentication. Probes and metrics need no key.
+    ``admin_keys``: any of them lets a request in. Any of the gateway's ``credentials`` does too where load, blocks, the
+    tokenizer or prefixes are asked for, and where there are credentials alone, nobody gets at the rest. Neither means
+    no authentication. Probes and metrics need no key.
     """
     app = FastAPI(title="Sapwood admin API", docs_url=None, redoc_url=None, telemetry=NO_TELEMETRY)
     app.state.engine = engine
@@ -228,6 +229,7 @@ def build_admin_app(
     app.state.knows_gateway = bool(credentials)
     app.state.asks_admin_key = bool(admin_keys)
     app.include_router(router)
+    app.include_router(prefixes.router)
     app.include_router(health.router)
     install_error_handlers(app)
     keys = Keys(admins=admin_keys, credentials=credentials)

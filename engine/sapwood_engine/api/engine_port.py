@@ -5,9 +5,18 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Literal, Protocol
 
-from sapwood_contract.http import EngineState, KvEvents, LoadSnapshot, RequestList
+from sapwood_contract.http import (
+    CachedNodes,
+    EngineState,
+    HotPrefixes,
+    KvEvents,
+    LoadSnapshot,
+    RequestList,
+    WarmProgress,
+)
 from sapwood_engine.checkpoint.sampling_defaults import SamplingDefaults
 from sapwood_engine.core.ports import Capacity
+from sapwood_engine.core.warming import WarmPrefix
 from sapwood_engine.service.generation import Generation, TextDelta
 from sapwood_metrics.exposition import Scraped
 
@@ -40,6 +49,26 @@ class Tokenizer(Protocol):
 
     def bundle(self, model_revision: str) -> bytes:
         """Return what `sapwood_text.prompt_reader.PromptReader` makes the same ids with."""
+        ...
+
+
+class Prefixes(Protocol):
+    """Of an engine's cache; each raises `Loading` while it loads, and `WorkerDied`."""
+
+    async def nodes(self) -> CachedNodes:
+        """Return the nodes of most worth."""
+        ...
+
+    async def hot(self, *, max_prefixes: int, max_tokens: int) -> HotPrefixes:
+        """Return the beginnings of prompts of most worth."""
+        ...
+
+    async def warm(self, prefixes: Sequence[WarmPrefix], *, is_last: bool) -> WarmProgress:
+        """Have ``prefixes`` computed while nobody else has work; `Draining` where nothing more is."""
+        ...
+
+    def progress(self) -> WarmProgress:
+        """Return how far it is with that."""
         ...
 
 
@@ -89,6 +118,9 @@ class Engine(Protocol):
         A `RequestError` comes before the first delta, `WorkerDied` or `GenerationFailed` at any time.
         """
         ...
+
+    @property
+    def prefixes(self) -> Prefixes: ...
 
     async def admin(self, action: Literal["cache", "blocks", "flush", "check"], **arguments: Any) -> dict[str, Any]: ...
 

@@ -36,7 +36,7 @@ OUTCOME = "outcome"
 _PRIVATE_FIELDS = frozenset(
     {
         *("messages", "prompt", "suffix", "stop", "chat_template_kwargs", "tools", "functions", "metadata"),
-        *("user", "safety_identifier", "extra_key", "cache_salt", "prompt_cache_key", "routing_key"),
+        *("prefixes", "user", "safety_identifier", "extra_key", "cache_salt", "prompt_cache_key", "routing_key"),
     }
 )
 """What stands in or below them is somebody's text."""
@@ -174,7 +174,16 @@ async def _on_http(request: Request, error: Exception) -> Response:
         None,
         _HTTP_CODES.get(error.status_code),
     )
-    return json_response(ErrorAnswer(detail), status=error.status_code, headers=error.headers)
+    headers = dict(error.headers or {})
+    if error.status_code == 405 and (methods := _documented_methods(request)):
+        headers["Allow"] = ", ".join(methods)
+    return json_response(ErrorAnswer(detail), status=error.status_code, headers=headers)
+
+
+def _documented_methods(request: Request) -> list[str]:
+    """Return every method of the path: the router tells those of the path's first route alone."""
+    paths = request.app.openapi()["paths"]
+    return sorted(method.upper() for method in paths.get(request.scope["path"], ()))
 
 
 async def _on_unusable_text(_: Request, error: Exception) -> Response:

@@ -54,7 +54,7 @@ class BlockLog:
         parent = node.parent
         assert parent is not None, "hashing a root"
         begins = isinstance(parent, Root)
-        before = _root_hash(parent) if isinstance(parent, Root) else parent.hashes[-1]
+        before = root_hash(parent) if isinstance(parent, Root) else parent.hashes[-1]
         node.hashes = tuple(chain(before, node.edge, self._page_bytes))
         if node.hashes:
             self._events.append(BlocksStored(node.root.namespace, None if begins else before, node.hashes, node.edge))
@@ -88,6 +88,7 @@ def stored_blocks(nodes: Iterator[Node]) -> list[BlockEvent]:
     return events
 
 
-def _root_hash(root: Root) -> bytes:
+def root_hash(root: Root) -> bytes:
+    """Return what the first block below ``root`` follows on."""
     space = root.namespace
     return namespace_root(space.model_revision, space.adapter_id, space.extra_key, space.tenant_salt, space.tenant)

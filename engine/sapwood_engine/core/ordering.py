@@ -136,6 +136,10 @@ class WaitingQueue:
         self.remove(sequence)
         self._num_admissions += 1
 
+    def entered(self, sequence: Sequence) -> None:
+        """``sequence`` runs from now on without having waited here, until `stopped`."""
+        self._group_of(sequence).num_running += 1
+
     def stopped(self, sequence: Sequence) -> None:
         """``sequence`` runs no longer."""
         group = self._group_of(sequence)

@@ -23,12 +23,15 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from sapwood_contract.curve import Curve, no_curve
 from sapwood_engine.core.block_log import BlockEvent, BlockLog, stored_blocks
 from sapwood_engine.core.cache_report import NamespaceUsage, deepest_path, describe_tree, find_faults, usage_of
 from sapwood_engine.core.eviction import PolicyName, eviction_order
+from sapwood_engine.core.hot_prefixes import Survey
 from sapwood_engine.core.keys import TOKENS_ONLY, KeyFormat, KeyUnit, TokenKey, token_key
-from sapwood_engine.core.miss_ratio import Curve, MissRatio, no_curve
+from sapwood_engine.core.miss_ratio import MissRatio
 from sapwood_engine.core.page_allocator import PageAllocator, Shortfall
+from sapwood_engine.core.prefix_worth import expected_uses
 from sapwood_engine.core.quotas import Quotas
 from sapwood_engine.core.radix_node import Node, Root
 from sapwood_engine.core.radix_search import Found, PartialPage, find, next_page
@@ -173,19 +176,19 @@ class PrefixCache:
         found, partial = self._search(root, key, limit_tokens)
         return found.num_bytes // self._tree.unit_bytes + (partial.num_tokens if partial else 0)
 
-    def match(self, namespace: Namespace, key: TokenKey, *, limit_tokens: int) -> Match:
+    def match(self, namespace: Namespace, key: TokenKey, *, limit_tokens: int, is_hit: bool = True) -> Match:
         """Find the longest stored prefix of the first ``limit_tokens`` tokens of ``key``; count it as used.
 
         For a request that is about to run; `peek` asks on behalf of one that waits. May split one edge where
         the match ends. The partial page is found but not counted as used: the request that copies it touches
-        its successor when it inserts.
+        its successor when it inserts. ``is_hit``: see `RadixTree.use`.
         """
         root = self._tree.roots.get(namespace)
         if root is None or not self.enabled:
             return Match((), 0, None, Root(namespace))
         found, partial = self._search(root, key, limit_tokens)
         gap = self._idle_seconds(found.path[-1] if found.path else None)
-        node, pages = self._tree.use(root, found)
+        node, pages = self._tree.use(root, found, is_hit=is_hit)
         return Match(pages, len(pages) * self.page_size, partial, node, gap)
 
     def _search(self, root: Root, key: TokenKey, limit_tokens: int) -> tuple[Found, PartialPage | None]:
@@ -289,6 +292,20 @@ class PrefixCache:
             self._evicted.append(Evicted(self._tree.evict(missing), "capacity", idle))
         return self._allocator.allocate(num_pages)
 
+    def make_room(self, num_pages: int, *, most_uses: float) -> bool:
+        """Evict until ``num_pages`` are free, as long as what goes next has less than ``most_uses`` to come.
+
+        See `prefix_worth.expected_uses`. Returns whether they are free now; what had to go for that is gone either way.
+        """
+        while (missing := num_pages - self._allocator.num_free) > 0:
+            victim = self._tree.order.victim()
+            if victim is None or self._expected_uses(victim) >= most_uses:
+                return False
+            idle = self._idle_seconds(victim)
+            num_tokens = self._tree.evict(min(missing, victim.num_pages))
+            self._evicted.append(Evicted(num_tokens, "capacity", idle))
+        return True
+
     def release(self, pages: Iterable[int]) -> None:
         """Give owned pages back. Asserts on a page that is not owned, a double release among them."""
         self._allocator.release(pages)
@@ -390,6 +407,13 @@ class PrefixCache:
         self._now = now
         self._times.note(self._tree.tick, now)
 
+    def _expected_uses(self, node: Node) -> float:
+        return expected_uses(
+            node.hits,
+            age_seconds=self._now - self._times.time_of(node.created),
+            idle_seconds=self._now - self._times.time_of(node.tick),
+        )
+
     def _idle_seconds(self, node: Node | None) -> tuple[float, ...]:
         return (self._now - self._times.time_of(node.tick),) if node is not None and len(self._times) else ()
 
@@ -422,6 +446,16 @@ class PrefixCache:
         """
         self._tree.depth_mark = deepest_path(self._tree)
         return find_faults(self._tree, self._allocator, owned)
+
+    def survey(self, *, now: float, has_names: bool) -> Survey:
+        """Begin a walk that tells what every node is worth at ``now``; see `hot_prefixes`."""
+        self.note_time(now)
+        return Survey(
+            list(self._tree.roots.values()),
+            page_bytes=self._tree.page_bytes,
+            uses_of=self._expected_uses,
+            has_names=has_names,
+        )
 
     def snapshot(self, *, max_nodes: int, token_ids: int = 0) -> dict[str, Any]:
         """Return the tree as plain values, for people to look at; see `cache_report.describe_tree`."""

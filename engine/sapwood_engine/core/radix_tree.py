@@ -100,11 +100,11 @@ class RadixTree:
 
     # --- using
 
-    def use(self, root: Root, found: Found) -> tuple[Node, tuple[int, ...]]:
+    def use(self, root: Root, found: Found, *, is_hit: bool = True) -> tuple[Node, tuple[int, ...]]:
         """Record that a request uses ``found``: split its last node where the match ended, touch the path.
 
-        Returns the deepest matched node and the pages of the path, root first. ``found`` is of no use
-        afterwards.
+        ``is_hit``: whether somebody profits who asked for it. Returns the deepest matched node and the pages of the
+        path, root first. ``found`` is of no use afterwards.
         """
         path = found.path
         if not path:
@@ -117,7 +117,7 @@ class RadixTree:
         runs = []
         for step in path:
             step.tick = tick
-            step.hits += 1
+            step.hits += is_hit
             runs.append(step.pages)
         self.depth_mark = max(self.depth_mark, len(path) + bool(node.children))
         runs[-1] = node.live_pages()  # only a leaf has lost pages

@@ -9,6 +9,9 @@ goes
 3. *rows* (`core.rows`): decodes first, then a chunk of every prefilling sequence while step tokens last and, where
    somebody decodes, what the step should cost allows (`core.prefill_share`, `core.step_cost`).
 
+Where nobody waits or runs, the step computes of prefixes that somebody should need soon (`core.warming`), one step at
+a time, so that who comes meanwhile waits for no more than that.
+
 A step may be planned while the one before is in flight (at most two are). Then its decode rows hold
 `PENDING_TOKEN`, and what it computes behind a stop is discarded at its commit.
 """
@@ -17,8 +20,9 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from sapwood_contract.http import LoadSnapshot
 from sapwood_engine.core.admission import Accepted, Refused, SchedulerConfig, content_refusal, max_output
@@ -35,6 +39,7 @@ from sapwood_engine.core.scheduler_checks import find_faults
 from sapwood_engine.core.sequence import Sequence
 from sapwood_engine.core.step import SeatOpened, StepPlan, StepResult
 from sapwood_engine.core.step_cost import StepCosts, StepWork, chunk_keys
+from sapwood_engine.core.warming import WarmCounts, Warming, WarmPrefix
 
 MAX_IN_FLIGHT = 2
 
@@ -82,7 +87,9 @@ class Scheduler:
         self._queue = WaitingQueue(config, first_page_tokens=cache.keys.num_tokens(cache.page_size))
         self._running = RunningSet(self._max_seats, cache, self._queue)
         self._admitter = Admitter(config, cache, self._queue, self._running, clock=clock)
+        self._warming = Warming(cache, capacity)
         self._sequences: dict[RequestId, Sequence] = {}
+        """Those that wait or run; what is warmed is not among them."""
         self._in_flight: deque[LaunchedStep] = deque()
         self._costs = StepCosts()
         self._num_arrivals = 0
@@ -113,6 +120,7 @@ class Scheduler:
             request, arrival=self._num_arrivals, arrived_at=now, max_output=output_limit, keys=self._cache.keys
         )
         self._num_arrivals += 1
+        self._give_way()
         self._sequences[request.request_id] = sequence
         self._queue.push(sequence, cached_tokens=self._admitter.look_up(sequence))
         return Accepted(displaced.request.request_id if displaced else None)
@@ -123,8 +131,44 @@ class Scheduler:
         return self._end(sequence, "abort") if sequence else None
 
     def has_work(self) -> bool:
-        """Whether a request waits or runs, or a launched step must be committed."""
-        return bool(self._sequences or self._in_flight)
+        """Whether a request waits or runs, a prefix waits to be computed, or a launched step must be committed."""
+        return bool(self._sequences or self._in_flight or self._warming)
+
+    # --- what is computed while nobody asks
+
+    def warm(self, prefixes: Iterable[WarmPrefix], now: float) -> None:
+        """Compute ``prefixes`` into the cache while nobody waits or runs, the first one first."""
+        self._warming.add(prefixes, now)
+
+    def stop_warming(self) -> None:
+        """Give up all prefixes that are not computed yet."""
+        self._give_way()
+        self._warming.clear()
+
+    def warm_counts(self) -> WarmCounts:
+        """Return how far that has come."""
+        return self._warming.counts()
+
+    def _give_way(self) -> None:
+        if self._warming.active is not None:
+            self._end_warming(self._warming.active, "interrupted")
+
+    def _start_warming(self, plan: StepPlan) -> None:
+        start = self._warming.start(arrival=self._num_arrivals, now=self._now)
+        if start is None:
+            return
+        sequence, opening = start.sequence, start.opening
+        self._queue.entered(sequence)
+        self._running.enter(sequence, opening, sequence.key())
+        if opening.copy is not None:
+            plan.copies.append(opening.copy)
+        request = sequence.request
+        plan.opened.append(SeatOpened(sequence.seat, request.sampling, (), request.prompt_ids, ()))
+
+    def _end_warming(self, sequence: Sequence, how: Literal["done", "dropped", "interrupted"]) -> None:
+        sequence.ended = True
+        self._running.end(sequence)
+        self._warming.ended(how)
 
     # --- planning
 
@@ -135,6 +179,9 @@ class Scheduler:
         """
         assert len(self._in_flight) < MAX_IN_FLIGHT, f"{len(self._in_flight)} steps are in flight already"
         self._now = now
+        self._warming.expire(now)
+        if self._warming.active is not None and self._in_flight:
+            return None
         self._cache.note_time(now)
         self._cache.expire(now)
         running, queue = self._running, self._queue
@@ -147,6 +194,8 @@ class Scheduler:
             if queue.policy.preempts:
                 # Who was sent back may even have been admitted again: it prefills now.
                 sequences = [s for s in sequences if s in running.decoding and s.preempting is None]
+        elif self._warming and not (self._sequences or self._in_flight or self._warming.active):
+            self._start_warming(plan)
         add_decodes(plan, sequences)
         num_decodes = len(sequences)
         work = StepWork(num_decodes, sum(plan.starts) + num_decodes)
@@ -175,6 +224,8 @@ class Scheduler:
         allowance = math.inf
         if decodes.num_decodes:
             allowance = prefill_allowance(self._costs.predict(decodes), self._config.itl_target_seconds)
+        elif self._warming.active is not None:
+            allowance = self._config.itl_target_seconds
         budget = self._max_step_tokens - len(sequences)
         shares = share_prefill(prefills, self._costs, max_tokens=budget, seconds=allowance)
         num_keys = 0
@@ -222,6 +273,9 @@ class Scheduler:
                 self._settle_chunk(sequence, result.prompt_logprobs.get(row, ()))
             if step.samples[row]:
                 outputs.append(self._settle_token(sequence, result, row))
+            elif sequence is self._warming.active:
+                if sequence.num_computed == sequence.num_prompt:
+                    self._end_warming(sequence, "done")
             elif sequence.max_output == 0 and sequence.num_computed == sequence.num_prompt:
                 outputs.append(self._end(sequence, "length"))
             if sequence.preempting is not None and not sequence.ended:
@@ -242,6 +296,8 @@ class Scheduler:
             sequence.num_computed = 0
             if sequence.ended:
                 self._running.close_if_unused(sequence)
+            elif sequence is self._warming.active:
+                self._end_warming(sequence, "dropped")
             else:
                 outputs.append(self._end(sequence, "error"))
         return outputs
@@ -320,7 +376,7 @@ class Scheduler:
         """Return the load now. O(1), because it is asked for after every step."""
         cache, counts, page_size = self._cache, self._cache.counts(), self._cache.page_size
         return LoadSnapshot(
-            num_running=len(self._running),
+            num_running=len(self._running) - (self._warming.active is not None),
             num_waiting=len(self._queue),
             num_waiting_tokens=self._queue.num_uncached_tokens,
             kv_capacity_tokens=cache.num_pages * page_size,
@@ -334,6 +390,10 @@ class Scheduler:
             radix_depth_max=cache.depth_mark,
             max_running=self._max_seats,
         )
+
+    def step_costs(self) -> dict[str, float]:
+        """Return the fitted seconds of a step's parts, see `StepCosts.known`."""
+        return self._costs.known()
 
     def check_invariants(self) -> list[str]:
         """Walk everything and name each fault; an empty list means healthy. O(capacity).

@@ -17,11 +17,13 @@ The five costs, none of them negative, are those with the least sum of squared e
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import mul
 
-_NUM_COSTS = 5
+from sapwood_contract.metrics import STEP_COSTS
+
+_NUM_COSTS = len(STEP_COSTS)
 _KEPT = 0.95
 """What is left of what was known when another step is seen: some 20 steps are remembered. Fewer would follow noise."""
 _KEPT_AFTER_CHANGE = 0.3
@@ -31,6 +33,8 @@ the formula are within that, another program on the same cores is beyond."""
 _SWEEPS = 2
 """Rounds over the five costs in a fit. It starts from the fit before: more make the first ten steps' predictions
 slightly better, and no others."""
+_LEAST_STEPS = 10
+"""From so few steps with a part its cost is told apart from the others' by chance alone."""
 _TOO_OLD = 1e-9
 """A sum of squares below this is of steps forgotten so long ago that dividing by it would make a cost of rounding."""
 
@@ -47,7 +51,7 @@ class StepWork:
     """Keys read by all prefilled tokens together, a key that several read counted for each."""
 
     def amounts(self) -> tuple[int, ...]:
-        """What each cost is multiplied with, in the order of the formula."""
+        """What each cost is multiplied with, in the order of the formula, which is that of `STEP_COSTS`."""
         return self.prefill_tokens, self.prefill_keys, self.num_decodes, self.decode_keys, 1
 
 
@@ -82,10 +86,21 @@ class _Seen:
 class StepCosts:
     """The fitted costs, in seconds. Every method is O(1)."""
 
-    def __init__(self) -> None:
-        self._costs = [0.0] * _NUM_COSTS
+    def __init__(self, known: Sequence[float] = (0.0,) * _NUM_COSTS) -> None:
+        """``known``: what to begin with, in the order of `StepWork.amounts`; a replay observes nothing."""
+        self._costs = list(known)
         self._decodes = _Seen()
         self._prefills = _Seen()
+        self._num_steps = self._num_prefills = self._num_decodes = 0
+
+    def known(self) -> dict[str, float]:
+        """Return the seconds of each part that was seen often enough, by its name in `STEP_COSTS`."""
+        num_seen = (self._num_prefills, self._num_prefills, self._num_decodes, self._num_decodes, self._num_steps)
+        return {
+            name: cost
+            for name, cost, num_steps in zip(STEP_COSTS, self._costs, num_seen, strict=True)
+            if num_steps >= _LEAST_STEPS
+        }
 
     def predict(self, work: StepWork) -> float:
         """Return the seconds that a step of ``work`` should take; 0 before the first observation."""
@@ -110,6 +125,9 @@ class StepCosts:
             return
         seen = self._prefills if work.prefill_tokens else self._decodes
         seen.add(work, seconds, predicted=self.predict(work))
+        self._num_steps += 1
+        self._num_prefills += work.prefill_tokens > 0
+        self._num_decodes += work.num_decodes > 0
         self._fit()
 
     def _fit(self) -> None:

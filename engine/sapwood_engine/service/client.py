@@ -22,7 +22,7 @@ from sapwood_contract.http import EngineState, KvEvents, LoadSnapshot, RequestLi
 from sapwood_contract.launch import MetricsCompatName
 from sapwood_engine.checkpoint.sampling_defaults import OPENAI_DEFAULTS, SamplingDefaults
 from sapwood_engine.core.ports import Capacity
-from sapwood_engine.core.request import Namespace, Request, RequestId
+from sapwood_engine.core.request import RequestId
 from sapwood_engine.errors import (
     Draining,
     GenerationFailed,
@@ -32,11 +32,20 @@ from sapwood_engine.errors import (
     SapwoodError,
     WorkerDied,
 )
-from sapwood_engine.service.generation import ChoiceText, Generation, TextDelta, TokenInfo, check_generation
+from sapwood_engine.service.admin_calls import AdminCalls
+from sapwood_engine.service.generation import (
+    SEED_VALUES,
+    ChoiceText,
+    Generation,
+    TextDelta,
+    TokenInfo,
+    check_generation,
+    choice_request,
+)
 from sapwood_engine.service.ipc import HttpChannel
 from sapwood_engine.service.messages import (
     Abort,
-    AdminCall,
+    AdminAction,
     AdminReply,
     Delta,
     Fatal,
@@ -48,7 +57,9 @@ from sapwood_engine.service.messages import (
     TokenBatch,
 )
 from sapwood_engine.service.metrics import Ending, EngineMetrics, RequestTimes
+from sapwood_engine.service.prefixes import Prefixes
 from sapwood_engine.service.recent_requests import Call, RecentRequests
+from sapwood_engine.service.warm_up import WarmUp
 from sapwood_metrics.exposition import Scraped
 from sapwood_text.tokenizer import Tokenizer
 
@@ -59,9 +70,6 @@ __all__ = ["EngineClient", "Generation", "TextDelta", "TokenInfo"]
 
 _log = logging.getLogger(__name__)
 
-AdminAction = Literal["cache", "blocks", "flush", "check"]
-
-_SEED_VALUES = 1 << 63
 _RETRY_WHILE_LOADING_SECONDS = 5
 _MOST_RETRY_SECONDS = 60
 
@@ -99,10 +107,14 @@ class EngineClient:
         max_queued: int,
         drain_seconds: float,
         seed: int | None = None,
+        warm_wait_seconds: float = 0.0,
         on_progress: Callable[[Progress], None] | None = None,
         metrics_compat: MetricsCompatName = "none",
     ) -> None:
-        """``seed``: of the seeds drawn for requests that bring none; None takes one from the system."""
+        """``seed``: of the seeds drawn for requests that bring none; None takes one from the system.
+
+        ``warm_wait_seconds``: see `service.warm_up`.
+        """
         self.model_name = model_name
         self.created = int(time.time())
         self.capacity: Capacity | None = None
@@ -121,11 +133,15 @@ class EngineClient:
         self._state: EngineState = "loading"
         self._tokenizer: Tokenizer | None = None
         self._choices: dict[str, _Choice] = {}
-        self._admin_calls: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._admin_calls = AdminCalls(channel)
         self._serials = itertools.count()
         self._idle = asyncio.Event()
         self._idle.set()
         self._ready = asyncio.Event()
+        self.warm_up = WarmUp(warm_wait_seconds)
+        self.prefixes = Prefixes(self)
+        self._look_again: asyncio.TimerHandle | None = None
+        """Whether it may be ready by then."""
         self._ended = False
         self._exit_code: int | None = None
         self._fatal: str | None = None
@@ -152,7 +168,7 @@ class EngineClient:
         self.metrics.checkpoint_found(model_revision)
         self.sampling_defaults = sampling_defaults
         self._tokenizer = tokenizer
-        self._become_ready()
+        self.become_ready()
 
     async def wait_until_ready(self) -> None:
         """Return once requests are taken; raises `WorkerDied` when the worker ends first."""
@@ -224,7 +240,7 @@ class EngineClient:
 
     def _submit(self, stream: _Stream) -> list[_Choice]:
         generation = stream.generation
-        seed = self._seeds.randrange(_SEED_VALUES) if generation.seed is None else generation.seed
+        seed = self._seeds.randrange(SEED_VALUES) if generation.seed is None else generation.seed
         serial = next(self._serials)
         namespace = replace(generation.namespace, model_revision=self.model_revision)
         choices: list[_Choice] = []
@@ -238,7 +254,7 @@ class EngineClient:
                 self._choices[engine_id] = choices[-1]
                 stream.call.choices.append(times)
                 self._idle.clear()
-                self._channel.send(Submit(_request(generation, namespace, engine_id, seed, index)))
+                self._channel.send(Submit(choice_request(generation, namespace, engine_id, seed=seed, index=index)))
                 self.metrics.submitted(engine_id)
         except BaseException:
             for choice in choices:
@@ -279,7 +295,7 @@ class EngineClient:
             case Refused():
                 self._receive_refused(message)
             case AdminReply():
-                self._receive_reply(message)
+                self._admin_calls.answered(message)
             case Progress():
                 if self._state == "loading" and message.phase in ("compile", "warm"):
                     self._set_state("warming")
@@ -289,7 +305,7 @@ class EngineClient:
                 self.capacity, self.facts = message.capacity, message.facts
                 self.kv_events = message.kv_events
                 self.metrics.started(message.startup_seconds, message.facts)
-                self._become_ready()
+                self.become_ready()
             case Fatal():
                 self._fatal = message.message
 
@@ -301,14 +317,15 @@ class EngineClient:
         self._set_state("draining")
         for choice in list(self._choices.values()):
             self._fail(choice, WorkerDied(exit_code), "error")
-        for future in self._admin_calls.values():
-            if not future.done():
-                future.set_exception(WorkerDied(exit_code))
+        self._admin_calls.fail(WorkerDied(exit_code))
         self._ready.set()
 
     def _receive_batch(self, batch: TokenBatch) -> None:
         self.load = batch.load
         self.metrics.observe(batch)
+        if batch.warmed is not None:
+            self.warm_up.counts = batch.warmed
+            self.become_ready()
         for admitted in batch.admitted:
             choice = self._choices.get(admitted.request_id)
             if choice is not None and not admitted.resumed:
@@ -399,19 +416,20 @@ class EngineClient:
         seconds = self.metrics.recent_duration_seconds * self.load.num_waiting / running / 2
         return min(_MOST_RETRY_SECONDS, max(1, math.ceil(seconds)))
 
-    def _receive_reply(self, reply: AdminReply) -> None:
-        future = self._admin_calls.pop(reply.call_id, None)
-        if future is None or future.done():
+    def become_ready(self) -> None:
+        """Be so, if all is loaded and nothing more is to be computed first."""
+        if self._state not in ("loading", "warming") or self.capacity is None or self._tokenizer is None:
             return
-        if reply.error is not None:
-            future.set_exception(SapwoodError(reply.error))
-        else:
-            future.set_result(reply.result)
-
-    def _become_ready(self) -> None:
-        if self._state in ("loading", "warming") and self.capacity is not None and self._tokenizer is not None:
-            self._set_state("ready")
-            self._ready.set()
+        now = time.monotonic()
+        self.warm_up.loaded(now)
+        if self._look_again is not None:
+            self._look_again.cancel()
+        if seconds := self.warm_up.seconds_left(now):
+            self._set_state("warming")
+            self._look_again = asyncio.get_running_loop().call_later(seconds, self.become_ready)
+            return
+        self._set_state("ready")
+        self._ready.set()
 
     def _set_state(self, state: EngineState) -> None:
         self._state = state
@@ -426,14 +444,7 @@ class EngineClient:
         self._raise_if_dead()
         if self.capacity is None:
             raise Loading(retry_after_seconds=_RETRY_WHILE_LOADING_SECONDS)
-        call_id = next(self._serials)
-        future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-        self._admin_calls[call_id] = future
-        try:
-            self._channel.send(AdminCall(call_id, action, arguments))
-            return await future
-        finally:
-            self._admin_calls.pop(call_id, None)
+        return await self._admin_calls.ask(action, arguments)
 
     async def abort(self, request_id: str) -> int:
         """Tell every running choice of the calls named ``request_id`` to stop; return how many there were."""
@@ -470,20 +481,6 @@ class EngineClient:
     def render_metrics(self, accept: str = "") -> Scraped:
         """Return the metrics in the form that an Accept header of ``accept`` asks for."""
         return self.metrics.render(accept)
-
-
-def _request(generation: Generation, namespace: Namespace, engine_id: RequestId, seed: int, index: int) -> Request:
-    return Request(
-        request_id=engine_id,
-        namespace=namespace,
-        prompt_ids=generation.prompt_ids,
-        sampling=replace(generation.sampling, seed=(seed + index) % _SEED_VALUES),
-        stop=generation.stop,
-        priority=generation.priority,
-        routing_key=generation.routing_key,
-        cache_pin_seconds=generation.cache_pin_seconds,
-        is_sibling=index > 0,
-    )
 
 
 def _prompt_logprobs(choice: _Choice, delta: Delta) -> tuple[TokenInfo | None, ...] | None:

@@ -15,15 +15,16 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from sapwood_contract.curve import Curve, describe_curve
 from sapwood_contract.http import LoadSnapshot
 from sapwood_engine.core.admission import Refused as SchedulerRefused
 from sapwood_engine.core.block_log import BlockEvent
-from sapwood_engine.core.miss_ratio import Curve, describe_curve
 from sapwood_engine.core.ports import Executor
 from sapwood_engine.core.prefix_cache import PrefixCache
 from sapwood_engine.core.request import Namespace, Request, RequestId, TokenOutput
 from sapwood_engine.core.scheduler import Scheduler
 from sapwood_engine.core.step import Admitted, Evicted, PlanEvent, Preempted, StepPlan
+from sapwood_engine.core.warming import WarmCounts
 from sapwood_engine.errors import StepFailed
 from sapwood_engine.service.messages import (
     Abort,
@@ -38,6 +39,7 @@ from sapwood_engine.service.messages import (
     TokenBatch,
     ToWorker,
 )
+from sapwood_engine.service.prefix_calls import PrefixCalls
 
 _log = logging.getLogger(__name__)
 
@@ -51,7 +53,8 @@ _CHECK_SHARE = 100
 """An integrity check may take one part in this many of the time."""
 _FAULTS_LOGGED = 10
 _CACHE_NODES = 1000
-_CURVE_SECONDS = 1.0
+_FITTED_SECONDS = 1.0
+"""The curve and the costs of steps are told once in so many seconds at most, and when there is nothing left to do."""
 _STEP_FAILED = "A step of the model failed; this answer is incomplete."
 _NOTHING_TO_DRAW = (
     "No token could be drawn: the model's logits are not finite, or every token is banned; this answer is incomplete."
@@ -118,9 +121,12 @@ class EngineLoop:
         self._in_flight: deque[StepPlan] = deque()
         self._news = _News()
         self._told_load: LoadSnapshot | None = None
-        self._curve_due = clock()
+        self._fitted_due = clock()
         self._curve_requests = -1
         """Requests that the curve had counted when it was last told."""
+        self._told_costs: dict[str, float] = {}
+        self._told_warmed = scheduler.warm_counts()
+        self._prefix_calls = PrefixCalls(cache, scheduler, clock)
         self._stopping = False
         self._check_due = clock() + _CHECK_INTERVAL_SECONDS
         self._check_under_load_due = clock() + _CHECK_UNDER_LOAD_SECONDS
@@ -183,9 +189,10 @@ class EngineLoop:
         self._publish_blocks()
         news, load = self._news, self._scheduler.load()
         self._news = _News()
-        curve = self._curve_to_tell()
-        has_news = news.deltas or news.events or news.step or news.num_invariant_failures or curve is not None
-        if has_news or load != self._told_load:
+        curve, costs = self._fitted_to_tell()
+        warmed = self._warmed_to_tell()
+        has_news = news.deltas or news.events or news.step or news.num_invariant_failures
+        if has_news or curve or costs or warmed or load != self._told_load:
             self._told_load = load
             self._channel.send(
                 TokenBatch(
@@ -197,6 +204,8 @@ class EngineLoop:
                     evicted=[event for event in news.events if isinstance(event, Evicted)],
                     num_invariant_failures=news.num_invariant_failures,
                     curve=curve,
+                    step_costs=costs,
+                    warmed=warmed,
                     told_at=self._clock(),
                 )
             )
@@ -204,14 +213,28 @@ class EngineLoop:
         for reply in news.replies:
             self._channel.send(reply)
 
-    def _curve_to_tell(self) -> Curve | None:
-        measured, now = self._cache.miss_ratio, self._clock()
-        if measured is None or measured.num_requests == self._curve_requests:
+    def _fitted_to_tell(self) -> tuple[Curve | None, dict[str, float] | None]:
+        """Return the miss-ratio curve and the costs of steps, each where it has changed and it is time."""
+        now = self._clock()
+        if now < self._fitted_due and self._scheduler.has_work():
+            return None, None
+        curve, costs = None, None
+        measured, known = self._cache.miss_ratio, self._scheduler.step_costs()
+        if measured is not None and measured.num_requests != self._curve_requests:
+            self._curve_requests = measured.num_requests
+            curve = measured.curve()
+        if known != self._told_costs:
+            costs = self._told_costs = known
+        if curve or costs:
+            self._fitted_due = now + _FITTED_SECONDS
+        return curve, costs
+
+    def _warmed_to_tell(self) -> WarmCounts | None:
+        counts = self._scheduler.warm_counts()
+        if counts == self._told_warmed:
             return None
-        if now < self._curve_due and self._scheduler.has_work():
-            return None
-        self._curve_due, self._curve_requests = now + _CURVE_SECONDS, measured.num_requests
-        return measured.curve()
+        self._told_warmed = counts
+        return counts
 
     def _publish_blocks(self) -> None:
         if self._blocks is not None and (events := self._cache.take_block_events()):
@@ -230,6 +253,7 @@ class EngineLoop:
             case AdminCall():
                 self._news.replies.append(self._answer(message))
             case Shutdown():
+                self._scheduler.stop_warming()
                 self._stopping = True
 
     def _submit(self, request: Request) -> None:
@@ -260,6 +284,12 @@ class EngineLoop:
                     return {}
                 self._publish_blocks()
                 return {"batch": self._blocks.snapshot(self._cache.block_snapshot())}
+            case "survey":
+                return self._prefix_calls.survey(call.arguments)
+            case "paths":
+                return self._prefix_calls.paths(call.arguments)
+            case "warm":
+                return self._prefix_calls.warm(call.arguments)
             case "flush":
                 return {"num_tokens": self._flush(call.arguments)}
             case "check":

@@ -4,12 +4,20 @@ its text.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from sapwood_engine.core.admission import token_limit
 from sapwood_engine.core.ports import Capacity
-from sapwood_engine.core.request import FinishReason, Namespace, SamplingParams, StopRules, TokenLogprobs
+from sapwood_engine.core.request import (
+    FinishReason,
+    Namespace,
+    Request,
+    RequestId,
+    SamplingParams,
+    StopRules,
+    TokenLogprobs,
+)
 from sapwood_engine.core.stops import StopMatcher
 from sapwood_engine.errors import ContextLengthExceeded, InvalidField
 from sapwood_engine.service.messages import Delta
@@ -84,6 +92,26 @@ class TextDelta:
     """Of this choice so far."""
     prompt_logprobs: tuple[TokenInfo | None, ...] | None
     """One a prompt token, the first unknown; with a choice's first delta where asked for."""
+
+
+SEED_VALUES = 1 << 63
+
+
+def choice_request(
+    generation: Generation, namespace: Namespace, engine_id: RequestId, *, seed: int, index: int
+) -> Request:
+    """Return what the worker is asked for choice ``index``; ``seed``: of the first one."""
+    return Request(
+        request_id=engine_id,
+        namespace=namespace,
+        prompt_ids=generation.prompt_ids,
+        sampling=replace(generation.sampling, seed=(seed + index) % SEED_VALUES),
+        stop=generation.stop,
+        priority=generation.priority,
+        routing_key=generation.routing_key,
+        cache_pin_seconds=generation.cache_pin_seconds,
+        is_sibling=index > 0,
+    )
 
 
 def check_generation(generation: Generation, capacity: Capacity) -> None:

@@ -17,11 +17,14 @@ from typing import Any, Literal
 
 import msgspec
 
+from sapwood_contract.curve import Curve
 from sapwood_contract.http import KvEvents, LoadSnapshot
-from sapwood_engine.core.miss_ratio import Curve
 from sapwood_engine.core.ports import Capacity
 from sapwood_engine.core.request import FinishReason, Request, TokenLogprobs
 from sapwood_engine.core.step import Admitted, Evicted, Preempted, StepKind
+from sapwood_engine.core.warming import WarmCounts
+
+AdminAction = Literal["cache", "blocks", "survey", "paths", "warm", "flush", "check"]
 
 
 class _Message(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -49,7 +52,7 @@ class AdminCall(_Message, frozen=True):
     """Ask the worker something; answered by one `AdminReply` with the same ``call_id``."""
 
     call_id: int
-    action: Literal["cache", "blocks", "flush", "check"]
+    action: AdminAction
     arguments: dict[str, Any] = {}
 
 
@@ -118,6 +121,10 @@ class TokenBatch(_Message, frozen=True):
     num_invariant_failures: int = 0
     curve: Curve | None = None
     """The miss-ratio curve, where it has changed; once a second at most, and when there is nothing left to do."""
+    step_costs: dict[str, float] | None = None
+    """Seconds of each part of a step as fitted, see `StepCosts.known`; told as the curve is."""
+    warmed: WarmCounts | None = None
+    """How far prefixes are computed that nobody has asked for yet, where that has changed."""
     told_at: float = 0.0
     """When the worker said it, by the clock that all processes of a machine share."""
 

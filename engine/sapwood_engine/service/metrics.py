@@ -1,8 +1,8 @@
 """The engine's metrics: a registry made of `sapwood_contract.metrics`, fed with what the worker reports.
 
 One process holds the registry; the worker sends deltas. Series exist from the first scrape on, at 0, with
-every value of their closed labels that this engine can reach, but for `CACHE_GAUGES`, which are absent until the
-worker has said what they are; a series that is not in the contract cannot be made.
+every value of their closed labels that this engine can reach, but for `CACHE_GAUGES` and the costs of steps, which are
+absent until the worker has said what they are; a series that is not in the contract cannot be made.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from typing import Literal
 
 from prometheus_client import Counter, Gauge, Info
 
+from sapwood_contract.curve import Curve, hit_ratio_at, no_curve
 from sapwood_contract.http import EngineState, LoadSnapshot
 from sapwood_contract.launch import MetricsCompatName
 from sapwood_contract.metrics import ENGINE_STATES, HTTP_CODES, MRC_CAPACITIES, SERIES, STARTUP_PHASES, Series
-from sapwood_engine.core.miss_ratio import Curve, hit_ratio_at, no_curve
 from sapwood_engine.service.cache_gauges import CACHE_GAUGES, CacheGauges
 from sapwood_engine.service.messages import TokenBatch
 from sapwood_engine.service.prompt_counts import PromptCounts
+from sapwood_engine.service.step_cost_gauge import STEP_COST_GAUGE, StepCostGauge
 from sapwood_engine.service.vllm_metrics import NoVllmMetrics, VllmMetrics
 from sapwood_metrics.exposition import Scraped
 from sapwood_metrics.histogram import Buckets
@@ -81,9 +82,10 @@ class EngineMetrics:
         self._histograms: dict[_Key, Buckets] = {}
         self._infos: dict[_Key, Info] = {}
         for series in SERIES:
-            if series.program == "engine" and series.name not in CACHE_GAUGES:
+            if series.program == "engine" and series.name not in (*CACHE_GAUGES, STEP_COST_GAUGE):
                 self._create(series)
         self._cache = CacheGauges(model, self._registry)
+        self._step_costs = StepCostGauge(self._registry)
         self._vllm = VllmMetrics(model, self._registry) if compat == "vllm" else NoVllmMetrics()
         self._infos["sapwood_build_info",].info({"version": version("sapwood"), "python": platform.python_version()})
         for phase in STARTUP_PHASES:
@@ -126,6 +128,8 @@ class EngineMetrics:
         self._count("sapwood_cache_invariant_failures_total", batch.num_invariant_failures)
         if batch.curve is not None:
             self._set_curve(batch.curve)
+        if batch.step_costs is not None:
+            self._step_costs.set(batch.step_costs)
 
     def submitted(self, choice_id: str) -> None:
         """A choice goes to the worker, which ends it some day by a delta with a finish, or by refusing it."""
@@ -176,6 +180,7 @@ class EngineMetrics:
     def worker_ended(self) -> None:
         """The worker is gone, and what it held with it; what was counted stays counted."""
         self._set_load(LoadSnapshot())
+        self._step_costs.clear()
         for capacity in MRC_CAPACITIES:
             self._gauge("sapwood_mrc_hit_ratio", capacity).set(math.nan)
         self._gauge("sapwood_working_set_tokens").set(math.nan)
@@ -254,6 +259,7 @@ class EngineMetrics:
     def _set_load(self, load: LoadSnapshot) -> None:
         self._gauge("sapwood_requests_running").set(load.num_running)
         self._gauge("sapwood_requests_waiting", "capacity").set(load.num_waiting)
+        self._gauge("sapwood_requests_waiting_tokens").set(load.num_waiting_tokens)
         self._cache.set_load(load)
         self._vllm.set_load(load)
 

@@ -17,10 +17,12 @@ So a beginning that all prompts share cannot draw all of them to one replica.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
+from math import log
 from typing import Literal, NamedTuple
+
+from sapwood_contract.keys import placing_weight
 
 Reason = Literal["prefix", "sticky", "spill", "least_load"]
 """``prefix``: nobody holds more of it. ``sticky``: its session's. ``spill``: another holds more, and has too much to
@@ -56,6 +58,8 @@ class Weights:
 DEFAULT_WEIGHTS = Weights()
 ANY_COPIES = (1, 2**31)
 """Of a beginning: as many as come about."""
+NO_SHARES: Mapping[str, float] = {}
+"""All replicas count in full."""
 
 
 class Candidate(NamedTuple):
@@ -83,6 +87,8 @@ class Decision:
     """Expected to be found there."""
     cost_tokens: float
     """Its measure, as above."""
+    share: float = 1.0
+    """As what part of a replica it counts (`core.slow_start`)."""
 
 
 def choose(
@@ -94,6 +100,7 @@ def choose(
     mean_recent_tokens: float,
     cache_tokens: float,
     copies: tuple[int, int] = ANY_COPIES,
+    shares: Mapping[str, float] = NO_SHARES,
     weights: Weights = DEFAULT_WEIGHTS,
 ) -> Decision:
     """Return the decision for one prompt; ``candidates`` are at least one, in any order.
@@ -101,7 +108,8 @@ def choose(
     ``key``: `placing_key` of the prompt. ``session_replica``: where the prompt's session was last, None for no session
     or a new one. ``mean_recent_tokens``: recent work of all replicas, also of those that cannot take it;
     ``cache_tokens``: what a cache holds, on the average. ``copies``: on how many replicas the longest known beginning
-    is to be kept, at least and at most.
+    is to be kept, at least and at most. ``shares``: of replicas that count as a part of one, whose load is weighed
+    already; of prompts that their keys alone place, they get so much less.
     """
     _, matches, requests_of_all, waiting_of_all, _, _ = zip(*candidates, strict=True)
     longest = max(matches)
@@ -127,9 +135,10 @@ def choose(
     margin = weights.tie_tokens if key and longest == min(matches) else 0
     bound = least + margin
     tied = [number for number, cost in enumerate(costs) if cost <= bound]
-    best = tied[0] if len(tied) == 1 else max(tied, key=lambda at: (_rank(key, candidates[at]), candidates[at].replica))
+    best = tied[0] if len(tied) == 1 else max(tied, key=lambda at: _rank(key, candidates[at].replica, shares))
     chosen, cost = candidates[best], costs[best]
-    return Decision(chosen.replica, _reason(chosen, longest, session_replica), chosen.matched_tokens, cost)
+    reason, share = _reason(chosen, longest, session_replica), shares.get(chosen.replica, 1.0)
+    return Decision(chosen.replica, reason, chosen.matched_tokens, cost, share)
 
 
 def _lacking_weight(num_holders: int, copies: tuple[int, int]) -> float:
@@ -149,9 +158,13 @@ def placing_key(chain: Sequence[bytes], matched_blocks: int) -> bytes:
     return chain[min(matched_blocks, len(chain) - 1)] if chain else b""
 
 
-def _rank(key: bytes, candidate: Candidate) -> bytes:
-    """Highest random weight (Thaler and Ravishankar, 1998): when a replica goes, only its own keys go elsewhere."""
-    return blake2b(candidate.replica.encode(), key=key, digest_size=8).digest()
+def _rank(key: bytes, replica: str, shares: Mapping[str, float]) -> tuple[float, bytes, str]:
+    """The highest random weight, as the operator reckons it too. With shares (Schindelhauer and Schomaker, 2005): when
+    one grows, keys go to it and nowhere else.
+    """
+    digest = placing_weight(key, replica)
+    weight = log((int.from_bytes(digest) + 1) / 256 ** len(digest)) / shares.get(replica, 1.0) if shares else 0.0
+    return weight, digest, replica
 
 
 def _reason(chosen: Candidate, longest: int, session_replica: str | None) -> Reason:

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from sapwood_contract.http import EngineState
 from sapwood_contract.routing import RoutingPolicy
+from sapwood_gateway.core.affinity import NO_SHARES
 from sapwood_gateway.core.block_names import CacheFacts
 from sapwood_gateway.core.circuit import Circuit, Closed, lets_through
 from sapwood_gateway.core.prefix_affinity import Load
 from sapwood_gateway.core.routes import Replica, Service
+from sapwood_gateway.core.slow_start import whose_turn
 
 Fitness = Literal[
     "fit",
     "terminating",
     "not_ready",
     "draining",
+    "cordoned",
     "resting",
     "tried",
     "of_another_model",
@@ -80,8 +83,8 @@ class Standing:
         replica, report = self.replica, self.report
         num_requests = self.num_own + max(0, report.num_requests - report.num_own)
         object.__setattr__(self, "load", Load(replica.id, num_requests, report.num_waiting_tokens))
-        is_up = replica.is_ready and not replica.is_terminating and report.state != "draining"
-        object.__setattr__(self, "is_well", is_up and isinstance(self.circuit, Closed))
+        is_leaving = replica.is_terminating or replica.is_cordoned or report.state == "draining"
+        object.__setattr__(self, "is_well", replica.is_ready and not is_leaving and isinstance(self.circuit, Closed))
 
     @property
     def num_requests(self) -> int:
@@ -101,6 +104,11 @@ class NoReplica:
 
     reasons: tuple[Fitness, ...]
 
+    @property
+    def until_another_comes(self) -> bool:
+        """Whether all that there are leave, or are not ready yet: so it is where a service goes to zero, or wakes."""
+        return all(reason in ("terminating", "not_ready", "draining", "cordoned") for reason in self.reasons)
+
 
 def fitness(standing: Standing, *, tried: Collection[str], now: float) -> Fitness:
     """Tell whether a replica can take a request at ``now``; ``tried``: ids that this request has been to."""
@@ -111,6 +119,8 @@ def fitness(standing: Standing, *, tried: Collection[str], now: float) -> Fitnes
         return "not_ready"
     if standing.report.state == "draining":
         return "draining"
+    if replica.is_cordoned:
+        return "cordoned"
     if replica.id in tried:
         return "tried"
     return "fit" if lets_through(standing.circuit, now) else "resting"
@@ -128,7 +138,7 @@ def able(
 
     A replica answers to all of the service's names, one of a former revision to its own alone. One that knows no
     gateway has one cache for all tenants, so it takes nothing for a service with keys, and as long as a replica has
-    not said that it does know it, it may not.
+    not said that it does know it, it may not. Where none is fit, those that are only cordoned are better than an error.
     """
     is_present, present = model in service.models, ("", *service.models)
     fates: list[Fitness] = [
@@ -139,11 +149,22 @@ def able(
     ]
     if service.authentication == "ApiKey":
         fates = [
-            fate if fate != "fit" or standing.report.knows_gateway else _unknowing(standing.report)
+            fate if fate not in ("fit", "cordoned") or standing.report.knows_gateway else _unknowing(standing.report)
             for standing, fate in zip(standings, fates, strict=True)
         ]
     fit = [standing for standing, fate in zip(standings, fates, strict=True) if fate == "fit"]
-    return fit or NoReplica(tuple(fates))
+    return fit or _last_resort(standings, fates, tried, now) or NoReplica(tuple(fates))
+
+
+def _last_resort(
+    standings: Sequence[Standing], fates: Sequence[Fitness], tried: Collection[str], now: float
+) -> list[Standing]:
+    """Return those that could take the request, were they not cordoned."""
+    return [
+        standing
+        for standing, fate in zip(standings, fates, strict=True)
+        if fate == "cordoned" and standing.replica.id not in tried and lets_through(standing.circuit, now)
+    ]
 
 
 def _unknowing(report: Report) -> Fitness:
@@ -155,12 +176,23 @@ def with_room(fit: list[Standing]) -> list[Standing] | NoReplica:
     return [standing for standing in fit if not standing.is_full] or NoReplica(tuple("full" for _ in fit))
 
 
-def by_load(fit: Sequence[Standing], policy: RoutingPolicy, turn: int) -> Standing:
+def by_load(
+    fit: Sequence[Standing], policy: RoutingPolicy, turn: int, shares: Mapping[str, float] = NO_SHARES
+) -> Standing:
     """Return the one that takes a request by ``policy`` without a look at prompts: least load for `PrefixAffinity`.
 
-    ``turn`` rises with every request and settles ties.
+    ``turn`` rises with every request and settles ties. ``shares``: of newcomers (`core.slow_start`), which beside
+    others take no more than their turns, and those only with no more to do than the least loaded of the others.
     """
-    return _round_robin(fit, turn) if policy == "RoundRobin" else _least_load(fit, turn)
+    new = [standing for standing in fit if standing.replica.id in shares] if shares else ()
+    if not 0 < len(new) < len(fit):
+        return _among(fit, policy, turn)
+    others = [standing for standing in fit if standing.replica.id not in shares]
+    usual = _among(others, policy, turn)
+    at = whose_turn([shares[standing.replica.id] for standing in new], len(others), turn)
+    if at < len(new) and (policy == "RoundRobin" or new[at].load[1:] <= usual.load[1:]):
+        return new[at]
+    return usual
 
 
 def pick(
@@ -169,6 +201,10 @@ def pick(
     """Return the replica that takes a request for ``model`` by `able` and `by_load`."""
     fit = able(standings, service, model, tried=tried, now=now)
     return fit if isinstance(fit, NoReplica) else by_load(fit, service.policy, turn).replica
+
+
+def _among(fit: Sequence[Standing], policy: RoutingPolicy, turn: int) -> Standing:
+    return _round_robin(fit, turn) if policy == "RoundRobin" else _least_load(fit, turn)
 
 
 def _least_load(fit: Sequence[Standing], turn: int) -> Standing:

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from sapwood_contract.keys import replica_id
 from sapwood_contract.routing import ROUTE_KEY, InvalidRoute, ServiceRoute, from_json
 from sapwood_gateway.core.routes import Replica, Routes, Service, ServiceKey
 
@@ -122,23 +123,23 @@ def _replica_of(route: ServiceRoute, ports: _Ports, endpoint: Mapping[str, Any])
     host = f"[{address}]" if ":" in address else address
     pod = endpoint.get("targetRef") or {}
     conditions = endpoint.get("conditions") or {}
+    name = pod.get("name") or f"{host}:{ports.http}"
     return Replica(
-        id=f"{route.namespace}/{route.service}/{pod.get('uid') or f'{host}:{ports.http}'}",
-        name=pod.get("name") or f"{host}:{ports.http}",
+        id=replica_id(route.namespace, route.service, pod.get("uid") or f"{host}:{ports.http}"),
+        name=name,
         url=f"http://{host}:{ports.http}",
         admin_url=f"http://{host}:{ports.admin}",
         is_ready=conditions.get("ready") is not False,
         is_terminating=conditions.get("terminating") is True,
+        is_cordoned=name in route.cordoned,
     )
 
 
 def _both(first: Replica, second: Replica) -> Replica:
     """Two slices name one pod: the one that is behind says too much good of it, so the worse of both holds."""
-    return Replica(
-        id=first.id,
-        name=first.name,
-        url=first.url,
-        admin_url=first.admin_url,
+    return replace(
+        first,
         is_ready=first.is_ready and second.is_ready,
         is_terminating=first.is_terminating or second.is_terminating,
+        is_cordoned=first.is_cordoned or second.is_cordoned,
     )

@@ -1,7 +1,8 @@
 """What the gateway knows of every replica: the routes as discovered, and what it saw and heard itself.
 
 Invariants: what discovery and polls say never changes the count of our own requests; a replica that has gone is
-forgotten once its last request has ended.
+forgotten once its last request has ended. One that becomes ready beside others that are, starts slowly
+(`core.slow_start`), once: from the first request on that could go to it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from sapwood_gateway.core import circuit as circuits
-from sapwood_gateway.core.affinity import Reason
+from sapwood_gateway.core.affinity import NO_SHARES, Reason
 from sapwood_gateway.core.balance import (
     NO_REPORT,
     Fitness,
@@ -30,6 +31,7 @@ from sapwood_gateway.core.circuit import Circuit, CircuitSettings, Closed, Open
 from sapwood_gateway.core.prefix_affinity import Prompt
 from sapwood_gateway.core.prefix_routing import Placed, PrefixRouting
 from sapwood_gateway.core.routes import Replica, Routes, Service, ServiceKey
+from sapwood_gateway.core.slow_start import Newcomers, weighed
 
 RouteReason = Reason | Literal["round_robin"]
 """What a replica was chosen for."""
@@ -48,6 +50,11 @@ class Lease:
     num_candidates: int
     """Replicas that could have taken the request."""
 
+    @property
+    def is_by_prefix(self) -> bool:
+        """Whether nobody holds more of the prompt, as far as it is known; its session's replica is taken to."""
+        return self.placed is not None and self.reason != "spill"
+
 
 _CLOSED = Closed()
 
@@ -65,6 +72,9 @@ class Fleet:
         self._known: frozenset[str] = frozenset()
         """Ids of the replicas in the routes."""
         self._num_own: Counter[str] = Counter()
+        self._gone: dict[str, tuple[ServiceKey, Replica]] = {}
+        """Replicas that are in the routes no more and have requests of ours."""
+        self._newcomers = Newcomers()
         self._reports: dict[str, Report] = {}
         self._circuits: dict[str, Circuit] = {}
         self._standings: dict[str, Standing] = {}
@@ -85,14 +95,23 @@ class Fleet:
         """Requests on their way to replicas, all together."""
         return self._num_own.total()
 
-    def update(self, routes: Routes) -> None:
-        """Replace what discovery says, and forget what was learned of replicas that are not in it."""
+    def update(self, routes: Routes, *, are_all_old: bool = False) -> None:
+        """Replace what discovery says, and forget what was learned of replicas that are not in it.
+
+        ``are_all_old``: whoever is ready has been so before, as far as can be known; so nobody starts slowly.
+        """
         self._known = frozenset(replica.id for replica in routes.all_replicas())
+        self._follow_gone()
+        ready = [_ready(routes.of(key)) for key in routes.services]
+        self._newcomers.update(ready, known=self._known, are_all_old=are_all_old)
         self._reports = {id_: report for id_, report in self._reports.items() if id_ in self._known}
         self._circuits = {id_: circuit for id_, circuit in self._circuits.items() if id_ in self._known}
         self._standings.clear()
+        returned = _cordoned(self._routes) - _cordoned(routes)
         self._routes = self._with_former_models(routes)
         self._follow_prefixes()
+        for id_ in returned:
+            self.prefixes.level(id_)
         self._changed()
 
     def begin(
@@ -116,7 +135,7 @@ class Fleet:
         fit = self._able(service, model, tried, now)
         if isinstance(fit, NoReplica):
             return fit
-        picked, reason, placed = self._choose(service, fit, prompts or {})
+        picked, reason, placed = self._choose(service, fit, prompts or {}, self._shares(fit, now))
         self._turn += 1
         self._num_own[picked.id] += 1
         before = self._circuit(picked.id)
@@ -136,6 +155,7 @@ class Fleet:
         self._num_own[id_] -= 1
         if self._num_own[id_] == 0:
             del self._num_own[id_]
+            self._gone.pop(id_, None)
         if lease.is_trial and id_ in self._circuits:
             self._circuits[id_] = circuits.after_abandoned(self._circuits[id_], now)
         self._standings.pop(id_, None)
@@ -175,6 +195,17 @@ class Fleet:
         """Our own requests on one replica."""
         return self._num_own[replica_id]
 
+    def num_own_by_name(self, key: ServiceKey) -> Counter[str]:
+        """Return our own requests on the replicas of one service, by their names.
+
+        Those without any are there too, and those that have gone for as long as requests of theirs have not ended.
+        """
+        found: Counter[str] = Counter()
+        gone = (replica for service, replica in self._gone.values() if service == key)
+        for replica in (*self._routes.of(key), *gone):
+            found[replica.name] += self._num_own[replica.id]
+        return found
+
     def standing(self, replica: Replica) -> Standing:
         """Return all that a decision may weigh about ``replica``."""
         id_ = replica.id
@@ -190,6 +221,8 @@ class Fleet:
     def check_invariants(self) -> list[str]:
         """Return what is wrong inside, for tests; empty where nothing is."""
         faults = [f"{id_} has {num} requests" for id_, num in self._num_own.items() if num <= 0]
+        faults += [f"{id_} is kept as gone" for id_ in self._gone if id_ in self._known or not self._num_own[id_]]
+        faults += self._newcomers.check_invariants(self._known)
         faults += [f"{id_} is gone but reported" for id_ in self._reports if id_ not in self._known]
         faults += [f"{id_} is gone but has a circuit" for id_ in self._circuits if id_ not in self._known]
         faults += [
@@ -208,23 +241,50 @@ class Fleet:
             return with_room(fit)
         return fit
 
+    def _shares(self, fit: Sequence[Standing], now: float) -> Mapping[str, float]:
+        """Return the shares of those that start slowly; a replica whose first request this may be begins with it.
+
+        None does where all others are full, or there are no others: what it can take it is given then.
+        """
+        if self._newcomers.are_none:
+            return NO_SHARES
+        for id_ in self._newcomers.begin({each.replica.id for each in fit}, now):
+            self.prefixes.level(id_)
+        shares = self._newcomers.shares(now)
+        has_room = any(each.replica.id not in shares and not each.is_full for each in fit)
+        return shares if has_room else NO_SHARES
+
     def _choose(
-        self, service: Service, fit: Sequence[Standing], prompts: Mapping[Naming, Prompt]
+        self,
+        service: Service,
+        fit: Sequence[Standing],
+        prompts: Mapping[Naming, Prompt],
+        shares: Mapping[str, float],
     ) -> tuple[Replica, RouteReason, Placed | None]:
-        least = by_load(fit, service.policy, self._turn).replica
+        least = by_load(fit, service.policy, self._turn, shares).replica
         if service.policy == "PrefixAffinity":
             placed = self.prefixes.place(
                 service.key,
                 prompts,
-                [each.load for each in fit],
+                [weighed(each.load, shares.get(each.replica.id, 1.0)) if shares else each.load for each in fit],
                 least.id,
                 hot_replicas=service.hot_prefix_replicas,
+                shares=shares,
             )
             if placed is not None:
                 decision = placed.decision
                 chosen = next(each.replica for each in fit if each.replica.id == decision.replica)
                 return chosen, decision.reason, placed
         return least, "round_robin" if service.policy == "RoundRobin" else "least_load", None
+
+    def _follow_gone(self) -> None:
+        """Keep the names of replicas that leave the present routes, and forget those that come back."""
+        there = {replica.id: (key, replica) for key in self._routes.services for replica in self._routes.of(key)}
+        self._gone = {
+            id_: named
+            for id_, named in (self._gone | there).items()
+            if id_ not in self._known and self._num_own[id_] > 0
+        }
 
     def _follow_prefixes(self) -> None:
         routes = self._routes
@@ -256,3 +316,11 @@ class Fleet:
 
     def _circuit(self, replica_id: str) -> Circuit:
         return self._circuits.get(replica_id, _CLOSED)
+
+
+def _ready(replicas: Sequence[Replica]) -> set[str]:
+    return {replica.id for replica in replicas if replica.is_ready and not replica.is_terminating}
+
+
+def _cordoned(routes: Routes) -> set[str]:
+    return {replica.id for replica in routes.all_replicas() if replica.is_cordoned}

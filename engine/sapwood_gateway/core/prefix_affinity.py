@@ -11,13 +11,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from sapwood_gateway.core.affinity import (
     ANY_COPIES,
     DEFAULT_WEIGHTS,
+    NO_SHARES,
     Candidate,
     Decision,
     Weights,
@@ -78,6 +79,10 @@ class PrefixAffinity:
         if publishes_events:
             self._in_flight.join(replica)
 
+    def level(self, replica: str) -> None:
+        """``replica`` takes prompts for the first time or again: it has nothing to catch up on with the others."""
+        self._recent.level(replica)
+
     def leave(self, replica: str) -> None:
         """Forget ``replica``, if it is known."""
         self.index.leave(replica)
@@ -86,16 +91,26 @@ class PrefixAffinity:
         self._overload_tokens.pop(replica, None)
         self._in_flight.leave(replica)
 
-    def decide(self, prompt: Prompt, loads: Sequence[Load], *, hot_replicas: tuple[int, int] = ANY_COPIES) -> Decision:
+    def decide(
+        self,
+        prompt: Prompt,
+        loads: Sequence[Load],
+        *,
+        hot_replicas: tuple[int, int] = ANY_COPIES,
+        shares: Mapping[str, float] = NO_SHARES,
+    ) -> Decision:
         """Return which of ``loads`` takes ``prompt``; there is at least one, and all have joined.
 
-        ``hot_replicas``: on how many at least a beginning is kept that many prompts have, and on how many at most any.
+        What others hold draws nothing. ``hot_replicas``: on how many at least a beginning is kept that many prompts
+        have, and on how many at most any. ``shares``: as of `affinity.choose`.
         """
         matched = self._matched(prompt.chain)
+        recent, block_tokens = self._recent.tokens, self.block_tokens
+        if len(loads) < len(recent):
+            matched = {load.replica: matched[load.replica] for load in loads if load.replica in matched}
         num_known = max(matched.values(), default=0)
         is_hot = num_known > 0 and self._hot.is_hot(prompt.chain[num_known - 1])
         overload_tokens, any_overload = self._overload_tokens, self._weights.overload_tokens
-        recent, block_tokens = self._recent.tokens, self.block_tokens
         # The last token is computed in any case: its logits are wanted.
         most = max(0, prompt.num_tokens - 1)
         candidates = [
@@ -117,12 +132,13 @@ class PrefixAffinity:
             mean_recent_tokens=self._recent.mean,
             cache_tokens=self._recent.mean_capacity,
             copies=hot_replicas if is_hot else (1, hot_replicas[1]),
+            shares=shares,
             weights=self._weights,
         )
 
     def sent(self, prompt: Prompt, decision: Decision) -> None:
         """``prompt`` is on its way to where ``decision`` says, a replica that is known."""
-        self._recent.add(decision.replica, prompt.num_tokens - decision.matched_tokens)
+        self._recent.add(decision.replica, (prompt.num_tokens - decision.matched_tokens) / decision.share)
         if num_known := min(decision.matched_tokens // self.block_tokens, len(prompt.chain)):
             self._hot.note(prompt.chain[num_known - 1])
         self._sessions.note(prompt.session, decision.replica)
@@ -142,8 +158,8 @@ class PrefixAffinity:
         """The replica has computed ``prompt`` and told of it, or will not; once for each that was `sent`."""
         self._in_flight.end(decision.replica, prompt.chain)
 
-    def answered(self, replica: str, num_tokens: int) -> None:
-        """``replica`` has computed an answer of ``num_tokens``."""
+    def answered(self, replica: str, num_tokens: float) -> None:
+        """``replica`` has computed an answer of ``num_tokens``: more, where it counts as a part of a replica."""
         self._recent.add(replica, num_tokens)
 
     def _matched(self, chain: Sequence[bytes]) -> dict[str, int]:

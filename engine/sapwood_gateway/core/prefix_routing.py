@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from sapwood_gateway.core.affinity import ANY_COPIES, Decision
+from sapwood_gateway.core.affinity import ANY_COPIES, NO_SHARES, Decision
 from sapwood_gateway.core.block_feed import BlockFeed
 from sapwood_gateway.core.block_names import CacheFacts, Naming
 from sapwood_gateway.core.prefix_affinity import Load, PrefixAffinity, Prompt
@@ -91,10 +91,11 @@ class PrefixRouting:
         least: str,
         *,
         hot_replicas: tuple[int, int] = ANY_COPIES,
+        shares: Mapping[str, float] = NO_SHARES,
     ) -> Placed | None:
         """Send a prompt, given by each of `namings`, to one of ``loads``; ``least`` is the least loaded of them.
 
-        ``hot_replicas``: as of `PrefixAffinity.decide`.
+        ``hot_replicas``, ``shares``: as of `PrefixAffinity.decide`.
 
         None where that one's blocks cannot be named: it has not said how yet.
         """
@@ -107,7 +108,7 @@ class PrefixRouting:
         prompt = given if fits else replace(given, chain=given.chain[: self._room_under_way])
         policy, members = self._policies[cohort], self._members
         alike = [load for load in loads if (known := members.get(load.replica)) and known.cohort == cohort]
-        decision = policy.decide(prompt, alike, hot_replicas=hot_replicas)
+        decision = policy.decide(prompt, alike, hot_replicas=hot_replicas, shares=shares)
         policy.sent(prompt, decision)
         self._room_under_way -= len(prompt.chain)
         self._num_placed += 1
@@ -131,7 +132,13 @@ class PrefixRouting:
     def answered(self, placed: Placed, num_tokens: int) -> None:
         """The answer to the prompt has so many tokens."""
         if self._is_still_in(placed):
-            self._policies[placed.cohort].answered(placed.decision.replica, num_tokens)
+            self._policies[placed.cohort].answered(placed.decision.replica, num_tokens / placed.decision.share)
+
+    def level(self, replica_id: str) -> None:
+        """A replica takes prompts for the first time or again: it is not given all until it has caught up."""
+        member = self._members.get(replica_id)
+        if member is not None:
+            self._policies[member.cohort].level(replica_id)
 
     # --- what replicas tell
 

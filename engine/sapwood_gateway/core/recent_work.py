@@ -26,12 +26,18 @@ class RecentWork:
             self._tokens[replica] = self.mean
             self._capacities[replica] = capacity_tokens
 
+    def level(self, replica: str) -> None:
+        """Let ``replica``, if it is known, begin anew with what the others have on the average."""
+        if replica in self._tokens:
+            del self._tokens[replica]
+            self.join(replica, self._capacities.pop(replica))
+
     def leave(self, replica: str) -> None:
         """Forget ``replica``, if it is known."""
         self._tokens.pop(replica, None)
         self._capacities.pop(replica, None)
 
-    def add(self, replica: str, num_tokens: int) -> None:
+    def add(self, replica: str, num_tokens: float) -> None:
         """``replica`` was given ``num_tokens`` to compute; one that has left is passed over."""
         if replica not in self._tokens:
             return

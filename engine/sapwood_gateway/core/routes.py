@@ -50,6 +50,8 @@ class Replica:
     admin_url: str
     is_ready: bool = True
     is_terminating: bool = False
+    is_cordoned: bool = False
+    """It is about to leave, and is sent nothing new."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,13 +6,14 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from secrets import token_hex
 
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 from structlog.contextvars import bound_contextvars
 
-from sapwood_contract.http import LIVEZ, METRICS, READYZ
+from sapwood_contract.http import GATEWAY_DEMAND, GATEWAY_TRACE, LIVEZ, METRICS, READYZ, GatewayDemand, ServiceDemand
 from sapwood_gateway.core.choose import models_of
 from sapwood_gateway.core.fleet import Fleet
 from sapwood_gateway.shell import openai
@@ -23,6 +24,7 @@ from sapwood_gateway.shell.headers import REQUEST_ID, sane_request_id
 from sapwood_gateway.shell.limiter import RATE_HEADERS_KEY
 from sapwood_gateway.shell.metrics import GatewayMetrics
 from sapwood_gateway.shell.proxy import Proxy
+from sapwood_gateway.shell.workloads import ServiceTraces
 
 _log = logging.getLogger(__name__)
 
@@ -82,8 +84,18 @@ def build_app(
     return app
 
 
-def build_admin_app(metrics: GatewayMetrics, *, traffic: Traffic, is_discovered: Callable[[], bool]) -> web.Application:
-    """Return the probes and the metrics."""
+def build_admin_app(
+    metrics: GatewayMetrics,
+    *,
+    traffic: Traffic,
+    is_discovered: Callable[[], bool],
+    demand: Callable[[], tuple[ServiceDemand, ...]],
+    traces: ServiceTraces,
+) -> web.Application:
+    """Return the probes, the metrics, what there is to do for each service, which an autoscaler asks for, and what one
+    had to do of late, which its replay asks for.
+    """
+    epoch = token_hex(8)
 
     async def live(_: web.Request) -> web.Response:
         return openai.json_response({"state": state()})
@@ -95,6 +107,9 @@ def build_admin_app(metrics: GatewayMetrics, *, traffic: Traffic, is_discovered:
         scraped = metrics.render(request.headers.get("Accept", ""))
         return web.Response(body=scraped.body, headers={"Content-Type": scraped.content_type})
 
+    async def show_demand(_: web.Request) -> web.Response:
+        return openai.json_response(asdict(GatewayDemand(epoch, demand())))
+
     def state() -> str:
         if traffic.is_draining:
             return "draining"
@@ -104,6 +119,8 @@ def build_admin_app(metrics: GatewayMetrics, *, traffic: Traffic, is_discovered:
     app.router.add_get(LIVEZ, live)
     app.router.add_get(READYZ, ready)
     app.router.add_get(METRICS, show_metrics)
+    app.router.add_get(GATEWAY_DEMAND, show_demand)
+    app.router.add_get(GATEWAY_TRACE, traces.show)
     return app
 
 

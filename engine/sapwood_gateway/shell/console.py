@@ -6,8 +6,6 @@ says in `ENGINE_AUTHORIZATION_HEADER`; its Authorization too, where the gateway 
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -25,23 +23,26 @@ from sapwood_console.paths import (
     DATA_LOAD,
     DATA_REPLICAS,
     DATA_REQUESTS,
+    DATA_SCALING,
+    DATA_WHAT_IF,
     ENGINE_AUTHORIZATION_HEADER,
     MAX_CONSOLE_NODES,
     PAGE,
     About,
 )
-from sapwood_contract.http import ADMIN_CACHE, ADMIN_LOAD, ADMIN_REQUESTS
+from sapwood_contract.http import ADMIN_CACHE, ADMIN_LOAD, ADMIN_REQUESTS, OPERATOR_AUTOSCALING, OPERATOR_WHAT_IF
 from sapwood_gateway.core.balance import fitness
 from sapwood_gateway.core.fleet import Fleet
 from sapwood_gateway.core.routes import Replica, ServiceKey
 from sapwood_gateway.shell import openai
+from sapwood_gateway.shell.admin_keys import AdminKeys
 from sapwood_gateway.shell.credentials import Shown
+from sapwood_gateway.shell.operator_port import OperatorPort
 from sapwood_gateway.shell.upstream import TooLong, read_at_most
 
 _TIMEOUT_SECONDS = 5.0
 _MAX_BYTES = 8 * 2**20
 """Of an engine's answer: `MAX_CONSOLE_NODES` with their text have a tenth of it."""
-_BEARER = "bearer"
 
 
 class Console:
@@ -54,13 +55,17 @@ class Console:
         *,
         shown: Shown,
         admin_keys: frozenset[str] = frozenset(),
+        operator_url: str | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``admin_keys``: any of them opens the data; none: they are open, but where a service asks for API keys."""
+        """``admin_keys``: any of them opens the data; none: they are open, but where a service asks for API keys.
+        ``operator_url``: None where nobody scales.
+        """
         self._fleet = fleet
         self._session = session
         self._shown = shown
-        self._admin_keys = tuple(map(_digest, admin_keys))
+        self._admin_keys = AdminKeys(admin_keys)
+        self._operator = None if operator_url is None else OperatorPort(session, operator_url)
         self._clock = clock
         self._files = read_files()
 
@@ -71,6 +76,8 @@ class Console:
         add(DATA_REPLICAS, self._show_replicas)
         for path, asked in ((DATA_LOAD, ADMIN_LOAD), (DATA_CACHE, ADMIN_CACHE), (DATA_REQUESTS, ADMIN_REQUESTS)):
             add(path, partial(self._ask_engine, asked))
+        add(DATA_SCALING, self._show_scaling)
+        add(DATA_WHAT_IF, partial(self._ask_operator, OPERATOR_WHAT_IF))
         add(PAGE, self._show_file)
         add(PAGE + "/", self._show_file)
         add(PAGE + "/{name}", self._show_file)
@@ -93,6 +100,24 @@ class Console:
         routes = self._fleet.routes
         views = [self._view(replica, key, now) for key in routes.services for replica in routes.of(key)]
         return _json({"replicas": [asdict(view) for view in views]}, DATA_HEADERS)
+
+    async def _show_scaling(self, request: web.Request) -> web.Response:
+        if "service" in request.query:
+            return await self._ask_operator(OPERATOR_AUTOSCALING, request)
+        self._let_in(request)
+        services = sorted(map(str, self._fleet.routes.services))
+        return _json({"scales": self._operator is not None, "services": services}, DATA_HEADERS)
+
+    async def _ask_operator(self, path: str, request: web.Request) -> web.Response:
+        """Return what the operator answers about the service that the query names."""
+        self._let_in(request)
+        if self._operator is None:
+            fix = "start the gateway with --operator-url"
+            raise openai.BadRequest(404, f"No operator is known here that scales: {fix}.", code="no_operator")
+        key = self._service(request.query.get("service", ""))
+        given = {name: request.query[name] for name in ("replicas", "memory") if name in request.query}
+        body = await self._operator.ask(path, {"namespace": key.namespace, "name": key.name, **given})
+        return web.Response(body=body, headers={**DATA_HEADERS, "Content-Type": "application/json"})
 
     async def _ask_engine(self, path: str, request: web.Request) -> web.Response:
         """Return what the engine that the query names answers at ``path`` of its admin API."""
@@ -122,6 +147,17 @@ class Console:
         if own is None and not self._admin_keys:
             own = request.headers.get("Authorization")
         return {**self._shown(replica.id), **({} if own is None else {"Authorization": own})}
+
+    def _service(self, text: str) -> ServiceKey:
+        for key in self._fleet.routes.services:
+            if text == str(key):
+                return key
+        raise openai.BadRequest(
+            404,
+            f"service: there is none of this name now; {DATA_SCALING} lists those that there are.",
+            code="unknown_service",
+            param="service",
+        )
 
     def _replica(self, replica_id: str) -> Replica:
         for replica in self._fleet.routes.all_replicas():
@@ -163,8 +199,7 @@ class Console:
         """Raise `openai.Unauthorized` for whom the data are not meant."""
         match self._door:
             case "key":
-                scheme, _, key = request.headers.get("Authorization", "").partition(" ")
-                if scheme.lower() != _BEARER or not _is_one_of(key.strip(), self._admin_keys):
+                if not self._admin_keys.are_shown(request.headers):
                     raise openai.Unauthorized(401, "The admin key is missing or not known.", code="invalid_api_key")
             case "closed":
                 raise openai.Unauthorized(
@@ -216,13 +251,3 @@ def _asked(request: web.Request) -> dict[str, str]:
 
 def _json(value: Any, headers: Mapping[str, str]) -> web.Response:
     return openai.json_response(value, headers=dict(headers))
-
-
-def _digest(key: str) -> bytes:
-    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
-
-
-def _is_one_of(offered: str, known: tuple[bytes, ...]) -> bool:
-    presented = _digest(offered)
-    matches = [hmac.compare_digest(presented, each) for each in known]  # all of them: constant time
-    return bool(offered) and any(matches)

@@ -53,6 +53,8 @@ class GatewayOptions:
     admin_key_file: Path | None
     """None: nobody is asked for an admin key."""
     console: ConsoleName
+    operator_url: str | None
+    """Whom the console asks how services scale; None: nobody."""
     cache_sharing: CacheSharing
     """Of ``engines``; a service of the cluster has its own."""
     policy: RoutingPolicy
@@ -122,6 +124,7 @@ def parse(argv: Sequence[str]) -> GatewayOptions:
         engine_credential_file=given.engine_credential_file,
         admin_key_file=given.admin_key_file,
         console=given.console,
+        operator_url=given.operator_url,
         cache_sharing=CACHE_SHARING[given.cache_sharing or "tenant"],
         policy=POLICIES[given.policy or "least-load"],
         queue=QueueLimits(given.queue_max_requests or 0, given.queue_max_wait_seconds or 30.0),
@@ -205,6 +208,12 @@ def _parser() -> argparse.ArgumentParser:
         metavar="PATH",
         help="keys, one a line, any of which opens the console's data; without it they are open, or closed where a "
         "service asks for API keys",
+    )
+    add(
+        "--operator-url",
+        type=_receiver,
+        metavar="URL",
+        help="address of the operator's own port, which the console asks how services scale; not given: none is",
     )
     add(
         "--policy",

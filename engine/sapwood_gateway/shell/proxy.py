@@ -30,11 +30,12 @@ from sapwood_gateway.shell.body import Bodies, BodyLimits
 from sapwood_gateway.shell.call import REQUEST_ID_KEY, TRACE_KEY, Call, call_of
 from sapwood_gateway.shell.limiter import Limiter
 from sapwood_gateway.shell.metrics import AttemptFailure, GatewayMetrics
-from sapwood_gateway.shell.prompts import Prompts
+from sapwood_gateway.shell.prompts import Prompts, Read
 from sapwood_gateway.shell.route_trace import RouteTrace, RouteTraces
 from sapwood_gateway.shell.upstream import Answering, Failed, Refused, UpstreamEnded, next_piece, send
-from sapwood_gateway.shell.usage import Meter, usage_of
+from sapwood_gateway.shell.usage import Meter
 from sapwood_gateway.shell.waiting import Waiting
+from sapwood_gateway.shell.workloads import Workloads
 
 _log = logging.getLogger(__name__)
 
@@ -92,6 +93,7 @@ class Proxy:
         self._clock = clock
         self._bodies = Bodies(settings.body)
         self.waiting = Waiting(fleet, metrics=metrics, clock=clock)
+        self.workloads = Workloads(clock=clock)
         self._is_cut = False
         self._limits: set[asyncio.Timeout] = set()
         """One for each request under way."""
@@ -117,7 +119,8 @@ class Proxy:
                 call = call_of(request, body, caller, self._auth)
                 service, model = str(call.service.key), call.model
                 async with self._limiter.charged(call) as meter:
-                    response, code = await self._forward(call, meter)
+                    with self.waiting.counted(call.service.key):
+                        response, code = await self._forward(call, meter)
                 return response
         except (openai.GatewayError, web.HTTPException) as error:
             code = str(error.status)
@@ -156,6 +159,10 @@ class Proxy:
         read = await self._prompts.of(
             call, self._fleet.prefixes.namings(call.service.key), tenant=call.passport.cache_tenant
         )
+        with self.workloads.noted(call, read, meter, arrived_at=begin):
+            return await self._forward_read(call, read, meter, begin)
+
+    async def _forward_read(self, call: Call, read: Read, meter: Meter, begin: float) -> _Reply:
         lease, waited_seconds = await self.waiting.begin(call, read.prompts)
         self._metrics.sent(lease.reason, self._clock() - begin - waited_seconds, exemplar=call.trace.exemplar)
         call.trace.placed(lease, waited_seconds=waited_seconds)
@@ -175,9 +182,7 @@ class Proxy:
             if isinstance(step, GiveUp):
                 break
             delay_seconds = step.delay_seconds
-            another = self._fleet.begin(
-                call.service.key, call.model, tried=tried, now=self._clock(), prompts=read.prompts
-            )
+            another = await self.waiting.begin_again(call, read.prompts, tried)
             if isinstance(another, NoReplica):
                 break
             lease = another
@@ -226,7 +231,7 @@ class Proxy:
                 await response.write(piece)
                 meter.passes(piece)
                 piece = await next_piece(upstream)
-            self._note_usage(call, lease, meter.tail)
+            self._note_usage(call, lease, meter)
             await response.write_eof()
         except UpstreamEnded:
             self._fleet.failed(replica.id, now=self._clock())
@@ -264,8 +269,8 @@ class Proxy:
         finally:
             self.waiting.end(lease)
 
-    def _note_usage(self, call: Call, lease: Lease, tail: bytes) -> None:
-        if lease.placed is not None and (usage := usage_of(tail)) is not None:
+    def _note_usage(self, call: Call, lease: Lease, meter: Meter) -> None:
+        if lease.placed is not None and (usage := meter.usage()) is not None:
             self._fleet.prefixes.answered(lease.placed, usage.completion_tokens)
             if usage.cached_tokens is not None:
                 self._metrics.matched(

@@ -31,6 +31,7 @@ from sapwood_gateway.core.prefix_routing import MOST_NAMINGS
 from sapwood_gateway.core.reading_turns import ServedModel
 from sapwood_gateway.core.retry import RetrySettings
 from sapwood_gateway.core.routes import Replica
+from sapwood_gateway.shell.admin_keys import AdminKeys
 from sapwood_gateway.shell.app import Traffic, build_admin_app, build_app
 from sapwood_gateway.shell.auth import Auth
 from sapwood_gateway.shell.body import BodyLimits
@@ -54,6 +55,7 @@ from sapwood_gateway.shell.server import Runner
 from sapwood_gateway.shell.tenancy import Trust, listed_tenancy
 from sapwood_gateway.shell.tokenizers import Tokenizers
 from sapwood_gateway.shell.upstream import new_session
+from sapwood_gateway.shell.workloads import ServiceTraces
 
 _log = logging.getLogger(__name__)
 
@@ -114,13 +116,30 @@ async def run_gateway(options: GatewayOptions, ports: Ports, cluster: Api | None
         )
         console = None
         if is_console_on(options.console, ports.api):
-            console = Console(fleet, session, shown=credentials.shown_to, admin_keys=trust.admin_keys)
+            console = Console(
+                fleet,
+                session,
+                shown=credentials.shown_to,
+                admin_keys=trust.admin_keys,
+                operator_url=options.operator_url,
+            )
         api = build_app(fleet, proxy, traffic=traffic, auth=auth, console=console)
         idle_seconds = options.idle_timeout_seconds
         async with _discovering(
             options, fleet, session, credentials.shown_to, tokenizers, metrics, cluster, trust, ending
         ) as discovery:
-            admin = build_admin_app(metrics, traffic=traffic, is_discovered=lambda: discovery.is_ready)
+            admin = build_admin_app(
+                metrics,
+                traffic=traffic,
+                is_discovered=lambda: discovery.is_ready,
+                demand=proxy.waiting.demand,
+                traces=ServiceTraces(
+                    fleet,
+                    proxy.workloads,
+                    admin_keys=AdminKeys(trust.admin_keys),
+                    secret=trust.secrets.installation,
+                ),
+            )
             async with (
                 _served(admin, ports.admin, idle_seconds=idle_seconds),
                 _served(api, ports.api, idle_seconds=idle_seconds) as listening,

@@ -42,6 +42,13 @@ class Meter:
         self._is_refusal = False
         self._is_stream = False
         self._num_events = 0
+        self._read: tuple[bytes, Usage | None] = (b"", None)
+        """`usage`, and of what it was read."""
+
+    @property
+    def is_answer(self) -> bool:
+        """Whether an engine has worked on the answer and did not refuse the request."""
+        return self._num_at_work > 0 and not self._is_refusal
 
     @property
     def is_owed(self) -> bool:
@@ -65,6 +72,22 @@ class Meter:
         """Take note of ``piece`` on its way to the client."""
         self._num_events += (self.tail[-1:] + piece).count(b"\n\n")
         self.tail = (self.tail + piece)[-TAIL_BYTES:]
+
+    def usage(self) -> Usage | None:
+        """Return what the answer says of itself, as of `usage_of`."""
+        if self._read[0] is not self.tail:
+            self._read = self.tail, usage_of(self.tail)
+        return self._read[1]
+
+    def num_prompt_tokens(self) -> int:
+        """Return how many tokens the prompt has, as far as anybody has told."""
+        told = _PROMPT.findall(self.tail)
+        return int(told[-1]) if told else self._prompt_estimate
+
+    def num_answer_tokens(self) -> int:
+        """Return how many tokens the answer has, by its usage, or else by its events so far."""
+        usage = self.usage()
+        return self._num_events if usage is None else usage.completion_tokens
 
     def used_tokens(self) -> int | None:
         """Return the tokens that were computed for the answer; None where that cannot be known.

@@ -7,23 +7,25 @@ import asyncio
 import contextlib
 import dataclasses
 import json
+import random
 import shlex
 import signal
 import subprocess
 import sys
 from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import aiohttp
 
-from sapwood_tools.bench import measure, report, workloads
+from sapwood_tools.bench import fit, measure, report, workloads
 from sapwood_tools.bench.client import Client, connect
 from sapwood_tools.bench.compare import turns
 from sapwood_tools.bench.cpu_use import CpuMeter, available_cores, machine_facts
+from sapwood_tools.bench.fit_probes import ProbeError
 from sapwood_tools.bench.peers import PEERS, our_command, peer_command
 from sapwood_tools.bench.report import Summary
-from sapwood_tools.bench.servers import RunningServer, ServerCommand, ServerError, running
+from sapwood_tools.bench.servers import RunningServer, ServerCommand, ServerError, free_port, running
 from sapwood_tools.bench.workloads import WorkloadError
 
 _EXPECTED = (
@@ -31,9 +33,13 @@ _EXPECTED = (
     ServerError,
     FileNotFoundError,
     subprocess.CalledProcessError,
+    fit.FitError,
+    ProbeError,
     aiohttp.ClientError,
 )
 """What ends a benchmark with a sentence instead of a stack."""
+T = TypeVar("T")
+_OUR_MODEL = "builtin:smollm2-135m"
 _ALONE, _WITH_PEERS = 1, 3
 """Repetitions where nothing is said: a ratio needs a spread."""
 
@@ -54,12 +60,17 @@ class BenchOptions:
     num_threads: int
     data: Path
     folder: Path
+    fit: fit.FitOptions | None
+    """None: the workloads are run."""
 
 
 def main(argv: Sequence[str]) -> int:
     """Run the program; 0 when every answer came as asked, 1 when not, 2 for wrong options."""
     options = read_options(argv)
     try:
+        if options.fit is not None:
+            asyncio.run(_until_terminated(_fit(options, options.fit)))
+            return 0
         summaries = asyncio.run(_until_terminated(_bench(options)))
     except _EXPECTED as error:
         print(f"sapwood bench: {error}", file=sys.stderr)
@@ -99,6 +110,22 @@ def read_options(argv: Sequence[str]) -> BenchOptions:
         num_threads=given.threads or available_cores(),
         data=given.data,
         folder=given.folder,
+        fit=_fit_options(parser, given) if given.fit else None,
+    )
+
+
+def _fit_options(parser: argparse.ArgumentParser, given: argparse.Namespace) -> fit.FitOptions:
+    if given.peer:
+        parser.error("--fit: peers have no latency model; leave --peer out")
+    if given.admin_url is None and not given.launch:
+        parser.error("--fit: --admin-url is needed beside --url, for the engine's limits")
+    if given.fit_longest < fit.LEAST_LONGEST_TOKENS:
+        parser.error(f"--fit-longest: {given.fit_longest} is less than {fit.LEAST_LONGEST_TOKENS}")
+    return fit.FitOptions(
+        file=given.fit_file,
+        seconds=given.fit_seconds,
+        longest_tokens=given.fit_longest,
+        admin_url=given.admin_url,
     )
 
 
@@ -123,10 +150,15 @@ def _parser() -> argparse.ArgumentParser:
     add("--threads", type=int, help="compute threads of every server started; default: one a physical core")
     add("--data", type=Path, default=Path("bench"), help="has workloads/ and peers/ (default: %(default)s)")
     add("--folder", type=Path, default=Path(".bench"), help="for peers and logs (default: %(default)s)")
+    add("--fit", action="store_true", help="instead: fit the latency model that 'sapwood replay' takes")
+    add("--fit-file", type=Path, default=Path("latency.json"), help="where it goes (default: %(default)s)")
+    add("--fit-seconds", type=float, default=90.0, help="how long to ask, one round at least (default: %(default)s)")
+    add("--fit-longest", type=int, default=1536, metavar="TOKENS", help="longest prompt asked (default: %(default)s)")
+    add("--admin-url", help="with --fit --url: admin API of that engine; say its options with --engine-options")
     return parser
 
 
-async def _until_terminated(work: Coroutine[Any, Any, list[Summary]]) -> list[Summary]:
+async def _until_terminated(work: Coroutine[Any, Any, T]) -> T:
     """Await ``work``; SIGTERM cancels it, so that the servers it started end with it."""
     task = asyncio.ensure_future(work)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
@@ -152,9 +184,37 @@ async def _bench(options: BenchOptions) -> list[Summary]:
         return await _measure_all(options, clients, servers)
 
 
+async def _fit(options: BenchOptions, fitting: fit.FitOptions) -> None:
+    _emit({"machine": machine_facts()})
+    async with contextlib.AsyncExitStack() as stack:
+        url, admin_url = options.url, fitting.admin_url
+        if admin_url is None:
+            admin_port = free_port()
+            print("Starting sapwood", file=sys.stderr)
+            command = our_command(
+                options.model or _OUR_MODEL,
+                num_threads=options.num_threads,
+                options=[*options.engine_options, f"--admin-port={admin_port}"],
+            )
+            server = await stack.enter_async_context(running(command, options.folder / "logs"))
+            url, admin_url = server.url, f"http://127.0.0.1:{admin_port}"
+        model = None if options.launch else options.model
+        client = await stack.enter_async_context(connect(url, model=model, api_key=options.api_key))
+        found = await fit.fit_engine(
+            client,
+            fitting,
+            admin_url=admin_url.rstrip("/"),
+            model=client.model,
+            engine_options=options.engine_options,
+            seed=random.getrandbits(32),
+            say=lambda text: print(text, file=sys.stderr),
+        )
+        _emit({"fit": {"steps": dataclasses.asdict(found.steps), "requests": dataclasses.asdict(found.requests)}})
+
+
 def _commands(options: BenchOptions) -> list[ServerCommand]:
     scripts = options.data / "peers"
-    model = options.model or "builtin:smollm2-135m"
+    model = options.model or _OUR_MODEL
     ours = our_command(model, num_threads=options.num_threads, options=options.engine_options)
     theirs = [
         peer_command(PEERS[name], scripts=scripts, folder=options.folder, num_threads=options.num_threads)

@@ -9,27 +9,37 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 from sapwood_gateway.core.affinity import DEFAULT_WEIGHTS, Weights
+from sapwood_tools.replay import from_service
+from sapwood_tools.replay.autoscale.cli import add_options, replay_autoscaling, trace_of
+from sapwood_tools.replay.autoscale.policy_file import UnusablePolicy
 from sapwood_tools.replay.curve import compare, measured_curve
 from sapwood_tools.replay.curve import table as curve_table
 from sapwood_tools.replay.engine import CacheTooSmall
+from sapwood_tools.replay.latency import LatencyModelError
 from sapwood_tools.replay.one_cache import cached_tokens
 from sapwood_tools.replay.policies import POLICIES
 from sapwood_tools.replay.report import Bounds, Row, row, table
+from sapwood_tools.replay.service_trace import NoServiceTrace
 from sapwood_tools.replay.simulate import simulate, speed_for
-from sapwood_tools.replay.trace import TraceError, TraceRequest, read_trace
+from sapwood_tools.replay.trace import TraceError, TraceRequest
 
 _WEIGHTS = ", ".join(f"{each.name} ({getattr(DEFAULT_WEIGHTS, each.name)})" for each in fields(Weights))
 
 
 def main(argv: Sequence[str]) -> int:
     """Replay as ``argv`` says; exit code 1 where the trace cannot be replayed, 2 for wrong options."""
-    options = _parser().parse_args(list(argv))
+    parser = _parser()
+    options = parser.parse_args(list(argv))
+    from_service.check(parser, options)
     try:
-        if options.mrc:
-            print(_curve(read_trace(options.trace), options))
+        if options.autoscale is not None:
+            replay_autoscaling(options, print)
             return 0
-        rows = replay(read_trace(options.trace), options, print if options.json else _nowhere)
-    except (OSError, TraceError, CacheTooSmall) as error:
+        if options.mrc:
+            print(_curve(trace_of(options), options))
+            return 0
+        rows = replay(trace_of(options), options, print if options.json else _nowhere)
+    except (OSError, TraceError, NoServiceTrace, CacheTooSmall, UnusablePolicy, LatencyModelError) as error:
         print(f"sapwood replay: {error}", file=sys.stderr)
         return 1
     if not options.json:
@@ -77,7 +87,12 @@ def _parser() -> argparse.ArgumentParser:
         "gateway expected, within a block. Times are those of the speed that --busy implies.",
     )
     add = parser.add_argument
-    add("trace", type=Path, help="JSON lines in Mooncake's format: timestamp, input_length, output_length, hash_ids")
+    add(
+        "trace",
+        type=Path,
+        nargs="?",
+        help="JSON lines in Mooncake's format: timestamp, input_length, output_length, hash_ids; or builtin:day",
+    )
     add("--replicas", type=_counts, default="1,2,4,8,16", help="comma-separated (default: %(default)s)")
     add("--policy", type=_policies, default=",".join(POLICIES), help="comma-separated (default: %(default)s)")
     add(
@@ -107,6 +122,8 @@ def _parser() -> argparse.ArgumentParser:
         help="with --mrc: share of the blocks that the curve follows (%(default)s)",
     )
     add("--json", action="store_true", help="a JSON object a row, as it comes, instead of a table")
+    add_options(parser, count=_count, number=_positive)
+    from_service.add_options(parser)
     return parser
 
 

@@ -11,7 +11,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from sapwood_engine.core.miss_ratio import Curve, MissRatio, hit_ratio_at
+from sapwood_contract.curve import Curve, hit_ratio_at
+from sapwood_engine.core.miss_ratio import MissRatio
 from sapwood_engine.core.prefix_cache import PrefixCache
 from sapwood_tools.replay.engine import through_cache
 from sapwood_tools.replay.one_cache import cached_tokens

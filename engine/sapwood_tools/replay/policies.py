@@ -9,7 +9,7 @@ from typing import Protocol
 
 from sapwood_contract.routing import RoutingPolicy
 from sapwood_engine.core.block_log import BlockEvent, BlocksCleared, BlocksRemoved, BlocksStored
-from sapwood_gateway.core.affinity import Decision, Weights
+from sapwood_gateway.core.affinity import NO_SHARES, Decision, Weights
 from sapwood_gateway.core.balance import NoReplica, Report, Standing, pick
 from sapwood_gateway.core.block_feed import Batch, BlockFeed, Cleared, Event, Removed, Stored
 from sapwood_gateway.core.circuit import Closed
@@ -46,15 +46,33 @@ class Affinity:
 
     def __init__(self, replicas: Sequence[str], capacity_blocks: int, weights: Weights, *, events: bool) -> None:
         self._policy = PrefixAffinity(BLOCK_TOKENS, weights)
-        for replica in replicas:
-            self._policy.join(replica, capacity_blocks, publishes_events=events)
-        self._feeds = {replica: BlockFeed(self._policy.index, replica) for replica in replicas if events}
-        self._sequences = dict.fromkeys(replicas, 0)
+        self._capacity_blocks = capacity_blocks
+        self._events = events
+        self._feeds: dict[str, BlockFeed] = {}
+        self._sequences: dict[str, int] = {}
         self._alone: set[int] = set()
         """Decisions for replicas that had nothing else to do."""
+        for replica in replicas:
+            self.join(replica)
 
-    def place(self, request: TraceRequest, loads: Sequence[Load]) -> Decision:
-        decision = self._policy.decide(request.prompt, loads, hot_replicas=HOT_REPLICAS)
+    def join(self, replica: str) -> None:
+        """A replica that holds nothing has come."""
+        self._policy.join(replica, self._capacity_blocks, publishes_events=self._events)
+        self._sequences[replica] = 0
+        if self._events:
+            self._feeds[replica] = BlockFeed(self._policy.index, replica)
+
+    def leave(self, replica: str) -> None:
+        """A replica has gone, and all that it held."""
+        self._policy.leave(replica)
+        self._feeds.pop(replica, None)
+
+    def level(self, replica: str) -> None:
+        """It is given prompts for the first time or again."""
+        self._policy.level(replica)
+
+    def place(self, request: TraceRequest, loads: Sequence[Load], shares: Mapping[str, float] = NO_SHARES) -> Decision:
+        decision = self._policy.decide(request.prompt, loads, hot_replicas=HOT_REPLICAS, shares=shares)
         self._policy.sent(request.prompt, decision)
         if any(load.num_requests == 0 for load in loads if load.replica == decision.replica):
             self._alone.add(id(decision))
@@ -72,7 +90,7 @@ class Affinity:
         self._policy.computed(request.prompt, decision)
 
     def answered(self, request: TraceRequest, decision: Decision) -> None:
-        self._policy.answered(decision.replica, request.output_tokens)
+        self._policy.answered(decision.replica, request.output_tokens / decision.share)
 
 
 class _Forgetful:

@@ -26,7 +26,7 @@ _ROOT = namespace_root(NAMESPACE.model_revision, None, None, None)
 
 
 class TraceError(ValueError):
-    """The file is no trace; the message names file, line and what is wrong."""
+    """What was given is no trace that can be replayed; of a file the message names line and what is wrong."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
+from sapwood_contract.curve import hit_ratio_at
 from sapwood_contract.http import RequestView
-from sapwood_engine.core.miss_ratio import hit_ratio_at
 from sapwood_tools.terminal_text import KV_STATES, counted, printable
 from sapwood_tools.top import shown
 from sapwood_tools.top.history import EngineView, GatewayView

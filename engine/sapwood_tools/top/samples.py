@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from sapwood_contract.curve import Curve, CurvePoint
 from sapwood_contract.http import EngineLoad, LoadSnapshot, RequestView
-from sapwood_engine.core.miss_ratio import Curve, CurvePoint
 from sapwood_tools.terminal_text import namespace_name
 from sapwood_tools.top import fields
 from sapwood_tools.top.figures import Figures

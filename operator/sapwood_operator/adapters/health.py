@@ -1,4 +1,5 @@
-"""The operator's own port: ``/healthz``, ``/readyz``, ``/metrics``, and ``/runbooks``, to which alerts link.
+"""The operator's own port: ``/healthz``, ``/readyz``, ``/metrics``, ``/runbooks``, to which alerts link, and what
+`scaling_port` answers.
 
 Healthy is a program whose event loop answers and whose watches, where it leads, have not broken off for long: a restart
 mends nothing else, least of all an API server that is away.
@@ -15,6 +16,7 @@ from typing import Literal
 from aiohttp import web
 
 from sapwood_operator.adapters.metrics import OperatorMetrics
+from sapwood_operator.adapters.scaling_port import NOBODY_LEADS, NotLeading, Outlooks, scaling_routes
 
 Phase = Literal["starting", "standby", "syncing", "leading", "stopping"]
 _OWN_STYLE = "default-src 'none'; style-src 'unsafe-inline'"
@@ -28,6 +30,7 @@ class Health:
     phase: Phase = "starting"
     is_watching: Callable[[], bool] = lambda: True
     """Whether the watches go on; true while there are none."""
+    outlooks: Outlooks | NotLeading = NOBODY_LEADS
 
 
 @asynccontextmanager
@@ -58,6 +61,7 @@ async def serve_health(
     app = web.Application()
     routes = {"/healthz": healthz, "/readyz": readyz, "/metrics": exposition, "/runbooks": page}
     app.add_routes([web.get(path, handler) for path, handler in routes.items()])
+    app.add_routes(scaling_routes(lambda: health.outlooks))
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     try:

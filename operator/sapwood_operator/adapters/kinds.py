@@ -37,14 +37,17 @@ class Kind:
 
 SERVICES = Kind("serving.sapwood.dev/v1alpha1", "InferenceService", "inferenceservices")
 TENANTS = Kind("serving.sapwood.dev/v1alpha1", "Tenant", "tenants")
+POLICIES = Kind("serving.sapwood.dev/v1alpha1", "AutoscalingPolicy", "autoscalingpolicies")
 PODS = Kind("v1", "Pod", "pods")
 REPLICA_SETS = Kind("apps/v1", "ReplicaSet", "replicasets")
 EVENTS = Kind("events.k8s.io/v1", "Event", "events")
 LEASES = Kind("coordination.k8s.io/v1", "Lease", "leases")
+ENDPOINT_SLICES = Kind("discovery.k8s.io/v1", "EndpointSlice", "endpointslices")
+"""Of the gateway's Service: listed to find the gateways, and nothing else."""
 SECRETS = Kind("v1", "Secret", "secrets")
 """Of children, the one kind that is made and never read."""
 
-WRITTEN_BY_USERS = (SERVICES, TENANTS)
+WRITTEN_BY_USERS = (SERVICES, TENANTS, POLICIES)
 """Watched whole; of the others what bears our label."""
 
 CHILDREN = (
@@ -65,7 +68,7 @@ OPTIONAL_CHILDREN = (
 """Children whose API a cluster may lack: discovered, never required."""
 
 ALWAYS_THERE = (SERVICES, PODS, REPLICA_SETS, *CHILDREN)
-DISCOVERED = (*OPTIONAL_CHILDREN, TENANTS)
+DISCOVERED = (*OPTIONAL_CHILDREN, TENANTS, POLICIES)
 """What is looked after where its API is there: who installs the CRD of services alone still has services."""
 BY_NAME: Mapping[tuple[str, str], Kind] = {
     (kind.api_version, kind.kind): kind for kind in (*ALWAYS_THERE, *DISCOVERED, SECRETS, EVENTS, LEASES)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from sapwood_contract.metrics import BY_NAME, RECONCILED_KINDS
 from sapwood_metrics.exposition import Scraped
 from sapwood_metrics.registry import Registry
+from sapwood_operator.adapters.scaling_metrics import ScalingMetrics
+from sapwood_operator.autoscaling.values import Decision
 
 
 class OperatorMetrics:
@@ -25,6 +27,7 @@ class OperatorMetrics:
         for kind in values["kind"]:
             for verb in values["verb"]:
                 self._writes.labels(kind, verb)
+        self._scaling = ScalingMetrics(self._registry)
 
     def observe_reconcile(self, kind: str, seconds: float) -> None:
         """Record how long one turn took; ``kind``: one of `RECONCILED_KINDS`."""
@@ -41,6 +44,18 @@ class OperatorMetrics:
     def count_write(self, kind: str, verb: str) -> None:
         """Count a write sent to the API server."""
         self._writes.labels(kind, verb).inc()
+
+    def observe_decision(self, namespace: str, name: str, decision: Decision, *, num_ready: int) -> None:
+        """Record a decision about a service's replicas, of which ``num_ready`` were ready."""
+        self._scaling.observe(namespace, name, decision, num_ready=num_ready)
+
+    def lose(self, namespace: str, name: str, num_tokens: float) -> None:
+        """Count cached tokens of worth that left with a replica and are on no other one."""
+        self._scaling.lose(namespace, name, num_tokens)
+
+    def forget_decisions(self, namespace: str, name: str) -> None:
+        """Nobody decides for the service any more."""
+        self._scaling.forget(namespace, name)
 
     def set_leader(self, *, leads: bool) -> None:
         """Say whether this operator leads."""

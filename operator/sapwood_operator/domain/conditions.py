@@ -27,6 +27,8 @@ class Facts:
     missing_api: Obstacle | NoObstacle = NO_OBSTACLE
     """A child that the cluster has no API for."""
     unsupported: tuple[str, ...] = ()
+    wakes: bool = False
+    """Whether a request that comes while there is no replica makes one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +94,16 @@ def _missing_api(facts: Facts) -> Obstacle | NoObstacle:
 
 SERVING = (
     Rule(
-        "a replica is ready",
-        lambda f: f.workload.ready > 0,
-        lambda f: Verdict("True", "ReplicasReady", f"{f.workload.ready} of {f.workload.wanted} replicas take requests"),
+        "a replica is ready and not about to go",
+        lambda f: f.workload.serving > 0,
+        lambda f: Verdict(
+            "True", "ReplicasReady", f"{f.workload.serving} of {f.workload.wanted} replicas take requests"
+        ),
+    ),
+    Rule(
+        "no replica is wanted, and the next request wakes one",
+        lambda f: f.workload.wanted == 0 and f.wakes,
+        _fixed("False", "ScaledToZero", "nobody asks; the gateway holds the next request until a replica is up"),
     ),
     Rule(
         "no replica is wanted",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
+
+from sapwood_operator.domain.intent import DRY_RUN
 
 Status = Mapping[str, Any]
 _NO_CONDITION: Mapping[str, str] = {"status": "", "reason": "", "message": ""}
@@ -26,6 +28,8 @@ class Change:
     before: Status
     """Empty for a service that never had one."""
     after: Status
+    news: tuple[str, ...] = ()
+    """What scaling has to tell of single replicas."""
 
     def was(self, type_: str) -> Mapping[str, str]:
         """Return a condition as it was."""
@@ -63,7 +67,33 @@ def _scaled(change: Change) -> bool:
 
 
 def _tell_scaled(change: Change) -> Event:
-    return Event("Normal", "Scaled", f"from {_desired(change.before)} to {_desired(change.after)} replicas")
+    decision = _new_decision(change)
+    why = _why(decision) if decision.get("to") == _desired(change.after) else ""
+    return Event("Normal", "Scaled", f"from {_desired(change.before)} to {_desired(change.after)} replicas{why}")
+
+
+def _would_scale(change: Change) -> bool:
+    return change.now("AutoscalingActive")["reason"] == DRY_RUN and bool(_new_decision(change))
+
+
+def _tell_would_scale(change: Change) -> Event:
+    decision = _new_decision(change)
+    return Event("Normal", "WouldScale", f"from {decision['from']} to {decision['to']} replicas{_why(decision)}")
+
+
+def _new_decision(change: Change) -> Mapping[str, Any]:
+    """Return the autoscaler's last change of its mind; empty where that is the one from before."""
+    before, after = (_last_decision(status) for status in (change.before, change.after))
+    return after if after != before else {}
+
+
+def _last_decision(status: Status) -> Mapping[str, Any]:
+    decisions: Sequence[Mapping[str, Any]] = (status.get("autoscaling") or {}).get("decisions") or ({},)
+    return decisions[0]
+
+
+def _why(decision: Mapping[str, Any]) -> str:
+    return f": {decision['reason']}: {decision.get('message', '')}"
 
 
 def _desired(status: Status) -> int:
@@ -106,6 +136,12 @@ RULES: tuple[Rule, ...] = (
         _as_condition("Unsupported", "Warning"),
     ),
     Rule("another number of replicas is wanted", _scaled, _tell_scaled),
+    Rule("another number would be wanted, were decisions acted on", _would_scale, _tell_would_scale),
+    Rule(
+        "a replica is chosen to go, or stays after all",
+        lambda c: bool(c.news),
+        lambda c: Event("Normal", "ReplicaChosen", "; ".join(c.news)),
+    ),
     Rule(
         "pods of a new revision begin to replace the former ones",
         _rollout_started,
@@ -123,7 +159,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "the service serves, and not everything of it is ready",
-        lambda c: c.turned("Serving", "True") and c.now("Ready")["status"] != "True",
+        lambda c: c.turned("Serving", "True") and c.now("Ready")["status"] != "True" and _desired(c.after) > 0,
         _as_condition("Serving", "Normal", "Serving"),
     ),
     Rule(
@@ -139,7 +175,9 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def events(before: Status, after: Status) -> tuple[Event, ...]:
-    """Return the Events of a change from one status to the next; ``before`` is empty where there was none."""
-    change = Change(before, after)
+def events(before: Status, after: Status, news: tuple[str, ...] = ()) -> tuple[Event, ...]:
+    """Return the Events of a change from one status to the next; ``before`` is empty where there was none, ``news``
+    what scaling has to tell besides.
+    """
+    change = Change(before, after, news)
     return tuple(rule.tell(change) for rule in RULES if rule.happened(change))

@@ -8,7 +8,7 @@ from typing import Any
 from sapwood_contract.launch import LaunchOptions, Unusable, flag, read, to_argv
 from sapwood_operator.domain.model import BuiltinModel, ClaimModel, HubModel, ModelSource, PathModel
 from sapwood_operator.domain.observability import NoTracing, Tracing
-from sapwood_operator.domain.spec import EngineSpec, ServiceSpec
+from sapwood_operator.domain.spec import EngineSpec, ScaledReplicas, ServiceSpec
 from sapwood_operator.errors import InvalidSpec
 from sapwood_operator.settings import OperatorSettings
 
@@ -18,6 +18,9 @@ KV_EVENTS_PORT = 8002
 KV_REPLAY_PORT = KV_EVENTS_PORT + 1
 """The engine answers for missed events on the port after that of events."""
 EVERY_ADDRESS = "0.0.0.0"
+WARM_WAIT_SECONDS = 30.0
+"""How long a new replica of a scaled service waits to be told what to compute before it is ready, should no operator
+tell it."""
 MODEL_FOLDER = "/models"
 """Where a volume with weights is mounted."""
 CREDENTIAL_FOLDER = "/etc/sapwood"
@@ -36,6 +39,7 @@ RENDERED_OPTIONS = (
     "model",
     "served_model_name",
     "drain_seconds",
+    "warm_wait_seconds",
     "context_length",
     "memory_fraction",
     "page_size",
@@ -91,6 +95,7 @@ def launch_options(spec: ServiceSpec, settings: OperatorSettings) -> LaunchOptio
         gateway_credential_file=f"{CREDENTIAL_FOLDER}/{CREDENTIAL_FILE}" if has_credential(spec, settings) else None,
         kv_events_port=KV_EVENTS_PORT if publishes_blocks(spec) else None,
         drain_seconds=spec.rollout.drain_seconds,
+        warm_wait_seconds=WARM_WAIT_SECONDS if isinstance(spec.replicas, ScaledReplicas) else 0.0,
         attention_backend=spec.engine.attention_backend,
         eviction_policy=spec.engine.eviction_policy,
         scheduler_policy=spec.engine.scheduler_policy,

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from sapwood_operator.domain.intent import NO_INTENT, Intent, NoIntent
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class ObjectRef:
@@ -48,6 +50,8 @@ class Observed:
     """The last refusal of each object that is refused now."""
     answers: Mapping[ObjectRef, Mapping[str, Any]] = field(default_factory=dict)
     """What the API server answered to the last write of each child, where that is known."""
+    intent: Intent | NoIntent = NO_INTENT
+    """What scaling wants; it is decided from all the others."""
 
 
 def ref_of(document: Mapping[str, Any]) -> ObjectRef:

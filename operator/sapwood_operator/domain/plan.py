@@ -5,21 +5,23 @@ Deciding twice on the same world gives the same plan, and a world that is as it 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sapwood_operator.domain import names
 from sapwood_operator.domain.children import deployment, services
 from sapwood_operator.domain.children.desired import KINDS, OPTIONAL_APIS, desired_children, is_served, missing_apis
 from sapwood_operator.domain.conditions import Facts
 from sapwood_operator.domain.diff import differs, with_hash
 from sapwood_operator.domain.events import Event, events
 from sapwood_operator.domain.exposure import check_hosts
+from sapwood_operator.domain.intent import Intent, NoIntent
 from sapwood_operator.domain.observed import ObjectRef, Observed, is_leaving, is_owned, ref_of
 from sapwood_operator.domain.obstacles import NO_OBSTACLE, NoObstacle, Obstacle
-from sapwood_operator.domain.ownership import belongs_to
+from sapwood_operator.domain.ownership import belongs_to, own_deployment
+from sapwood_operator.domain.pod_marks import due_marks
 from sapwood_operator.domain.replicas import wanted_replicas
 from sapwood_operator.domain.spec import ServiceSpec, read
 from sapwood_operator.domain.status import status_of
@@ -59,6 +61,8 @@ class Unchanged:
 class Plan:
     """What one reconcile does, in this order."""
 
+    marks: tuple[Mapping[str, Any], ...] = ()
+    """Annotations of pods for server-side apply: before a Deployment shrinks, it is marked which pod goes."""
     applies: tuple[Mapping[str, Any], ...] = ()
     """Complete objects for server-side apply: those alone that need a write."""
     deletes: tuple[Delete, ...] = ()
@@ -73,6 +77,8 @@ class _Writes:
     """What a spec comes to, in a world."""
 
     wanted: int
+    """Replicas that the service is to come to; the Deployment may have more until one of them is empty."""
+    marks: tuple[Mapping[str, Any], ...] = ()
     applies: tuple[Mapping[str, Any], ...] = ()
     deletes: tuple[Delete, ...] = ()
     written: bool
@@ -94,47 +100,61 @@ def plan(observed: Observed, settings: OperatorSettings, now: datetime) -> Plan:
     except InvalidSpec as error:
         writes = _leave_alone(error, observed)
     workload = read_workload(
-        _live_deployment(observed),
+        own_deployment(observed),
         observed.replica_sets,
         observed.pods,
         wanted=writes.wanted,
         written=writes.written,
         now=now,
+        cordoned=observed.intent.cordoned if isinstance(observed.intent, Intent) else (),
     )
     facts = Facts(
         workload=workload,
         refusal=writes.refusal,
         missing_api=writes.missing_api,
         unsupported=unsupported_fields(observed.service),
+        wakes=isinstance(observed.intent, Intent) and observed.intent.scales_to_zero,
     )
     before = observed.service.get("status") or {}
-    after = status_of(observed.service, facts, url=writes.url, now=now)
+    after = status_of(observed.service, facts, observed.intent, url=writes.url, now=now)
     interval = settings.retry_seconds if isinstance(writes.refusal, Obstacle) else settings.resync_seconds
+    recheck, news = _outlook(observed.intent)
     return Plan(
+        marks=writes.marks,
         applies=writes.applies,
         deletes=writes.deletes,
         status=Unchanged() if after == before else StatusChange(after),
-        events=() if after == before else events(before, after),
-        requeue_after_seconds=min(interval, workload.seconds_to_obstacle),
+        events=() if after == before else events(before, after, news),
+        requeue_after_seconds=min(interval, workload.seconds_to_obstacle, recheck),
     )
 
 
 def _decide(spec: ServiceSpec, observed: Observed, settings: OperatorSettings) -> _Writes:
     check_hosts(spec.exposure, {spec.namespace, settings.gateway_namespace})
-    wanted = wanted_replicas(spec.replicas, _live_deployment(observed))
-    children = [with_hash(child) for child in desired_children(spec, settings, replicas=wanted, apis=observed.apis)]
+    scale = _scale(spec, observed)
+    desired = desired_children(
+        spec,
+        settings,
+        replicas=scale.replicas,
+        apis=observed.apis,
+        cordoned=scale.cordoned,
+        scales_to_zero=scale.scales_to_zero,
+    )
+    children = [with_hash(child) for child in desired]
     refs = {ref_of(child) for child in children}
     due = [child for child in children if _needs_write(child, observed)]
     taken = [child for child in due if not _may_write(child, spec, observed)]
     applies = tuple(child for child in due if child not in taken and not _is_leaving(child, observed))
     deletes = _deletes(spec, refs, observed)
-    intended = {ref_of(child) for child in applies} | {delete.ref for delete in deletes}
+    marks = due_marks(observed.pods, scale.first_to_go)
+    intended = {ref_of(each) for each in (*marks, *applies)} | {delete.ref for delete in deletes}
     address = ObjectRef(services.API_VERSION, services.KIND, spec.namespace, spec.name)
     refusal = _refusal(taken, due, intended, observed)
     if refusal == NO_OBSTACLE and not is_served(spec, settings):
         refusal = NO_SECRET
     return _Writes(
-        wanted=wanted,
+        wanted=scale.desired,
+        marks=marks,
         applies=applies,
         deletes=deletes,
         written=all(child["kind"] != deployment.KIND for child in due),
@@ -144,23 +164,28 @@ def _decide(spec: ServiceSpec, observed: Observed, settings: OperatorSettings) -
     )
 
 
+def _outlook(intent: Intent | NoIntent) -> tuple[float, tuple[str, ...]]:
+    return (intent.recheck_seconds, intent.news) if isinstance(intent, Intent) else (math.inf, ())
+
+
+def _scale(spec: ServiceSpec, observed: Observed) -> Intent:
+    match observed.intent:
+        case Intent() as intent:
+            return intent
+        case _:
+            wanted = wanted_replicas(spec.replicas, own_deployment(observed))
+            return Intent(replicas=wanted, desired=wanted)
+
+
 def _leave_alone(error: InvalidSpec, observed: Observed) -> _Writes:
     """What runs goes on running: a mistake in the spec takes no pod away."""
-    live = _live_deployment(observed)
+    live = own_deployment(observed)
     return _Writes(
         wanted=0 if live is None else live["spec"].get("replicas", 1),
         written=False,
         refusal=Obstacle("InvalidSpec", str(error)),
         url=(observed.service.get("status") or {}).get("url", ""),
     )
-
-
-def _live_deployment(observed: Observed) -> Mapping[str, Any] | None:
-    """Return the service's own Deployment; one of the same name that somebody else made says nothing about it."""
-    metadata = observed.service["metadata"]
-    ref = ObjectRef(deployment.API_VERSION, deployment.KIND, metadata["namespace"], names.engine(metadata["name"]))
-    live = observed.children.get(ref)
-    return live if live is not None and is_owned(live, metadata["uid"]) else None
 
 
 def _needs_write(child: Mapping[str, Any], observed: Observed) -> bool:

@@ -16,6 +16,7 @@ from sapwood_operator.domain.fields import Fields
 from sapwood_operator.domain.model import ModelSpec, read_model
 from sapwood_operator.domain.observability import Observability, read_observability
 from sapwood_operator.domain.routing import Routing, Tenancy, read_routing, read_tenancy
+from sapwood_operator.domain.scaling_policy import ScalingPolicy, read_scaling_policy
 from sapwood_operator.errors import InvalidSpec
 
 Device = Literal["CPU", "CUDA"]
@@ -96,11 +97,17 @@ class FixedReplicas:
 
 
 @dataclass(frozen=True, slots=True)
-class ScaledReplicas:
-    """The autoscaler says how many, within bounds."""
+class PolicyRef:
+    """An AutoscalingPolicy of the service's namespace."""
 
-    minimum: int
-    maximum: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ScaledReplicas:
+    """The autoscaler says how many, by a rule of the service's own or by a shared one."""
+
+    by: ScalingPolicy | PolicyRef
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,12 +228,9 @@ def _read_replicas(spec: Fields) -> FixedReplicas | ScaledReplicas:
     if not spec.has("autoscaling"):
         return FixedReplicas(1)
     autoscaling = spec.inner("autoscaling")
-    minimum = autoscaling.integer("minReplicas", 1)
-    return ScaledReplicas(minimum, autoscaling.integer("maxReplicas", max(minimum, _MOST_REPLICAS), least=minimum))
-
-
-_MOST_REPLICAS = 1000
-"""Where ``maxReplicas`` stands in an AutoscalingPolicy and not here, only the autoscaler knows it."""
+    if autoscaling.has("policyRef"):
+        return ScaledReplicas(PolicyRef(autoscaling.inner("policyRef").text("name")))
+    return ScaledReplicas(read_scaling_policy(autoscaling))
 
 
 def _read_rollout(rollout: Fields) -> Rollout:

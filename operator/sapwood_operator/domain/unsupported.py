@@ -42,7 +42,6 @@ NOT_BUILT: tuple[tuple[str, Test], ...] = (
     ("engine.lora", _enabled),
     ("engine.grammarBackend", _given),
     (f"resources.limits[{GPU}]", _other_than("0", 0)),
-    ("autoscaling", _given),
     ("exposure.inferencePool", _created),
     ("observability.dashboards", _other_than(False)),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -39,12 +39,19 @@ class Workload:
     warming: int = 0
     """Pods that run and are not ready."""
     draining: int = 0
-    """Pods that finish their requests before they go."""
+    """Pods that finish their requests before they go: cordoned, or being deleted."""
+    cordoned: int = 0
+    """Ready pods that are sent nothing new."""
     model_loaded: bool = False
     """Whether a pod of the current revision is ready."""
     obstacle: Obstacle | NoObstacle = NO_OBSTACLE
     seconds_to_obstacle: float = math.inf
     """After which a pod's waiting becomes an obstacle, with no event to tell of it."""
+
+    @property
+    def serving(self) -> int:
+        """Pods that take new requests."""
+        return max(0, self.ready - self.cordoned)
 
     @property
     def old(self) -> int:
@@ -60,10 +67,16 @@ def read_workload(
     wanted: int,
     written: bool,
     now: datetime,
+    cordoned: Collection[str] = (),
 ) -> Workload:
-    """Read live objects. ``deployment``: None where there is none. ``written``: it is as desired, no write is due."""
-    warming = sum(not is_leaving(pod) and not is_ready(pod) and _runs(pod) for pod in pods)
-    draining = sum(is_leaving(pod) and _runs(pod) and _has_served(pod) for pod in pods)
+    """Read live objects. ``deployment``: None where there is none. ``written``: it is as desired, no write is due.
+
+    ``cordoned``: names of pods that are sent nothing new.
+    """
+    held = [pod for pod in pods if not is_leaving(pod) and pod["metadata"]["name"] in cordoned]
+    going = [*held, *(pod for pod in pods if is_leaving(pod))]
+    warming = sum(not is_ready(pod) and _runs(pod) for pod in pods if pod not in going)
+    draining = sum(_runs(pod) and _has_served(pod) for pod in going)
     if deployment is None:
         return Workload(wanted=wanted, exists=False, settled=False, warming=warming, draining=draining)
     status = deployment.get("status") or {}
@@ -81,6 +94,7 @@ def read_workload(
         available=status.get("availableReplicas", 0),
         warming=warming,
         draining=draining,
+        cordoned=sum(map(is_ready, held)),
         model_loaded=model_loaded and settled,
         # Before that, what is in the way may be in the way of the former revision only.
         obstacle=pod_obstacle(current_pods, deployment, model_loaded=model_loaded, now=now) if settled else NO_OBSTACLE,

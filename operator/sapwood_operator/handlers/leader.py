@@ -21,6 +21,7 @@ from sapwood_operator.adapters.health import Health
 from sapwood_operator.adapters.kinds import (
     ALWAYS_THERE,
     DISCOVERED,
+    POLICIES,
     SERVICES,
     TENANTS,
     WRITTEN_BY_USERS,
@@ -28,8 +29,14 @@ from sapwood_operator.adapters.kinds import (
 )
 from sapwood_operator.adapters.metrics import OperatorMetrics
 from sapwood_operator.adapters.outcomes import Refused, Retry
+from sapwood_operator.adapters.scaling_port import NOBODY_LEADS
+from sapwood_operator.handlers.engine_calls import Engines
+from sapwood_operator.handlers.outlooks import ServiceOutlooks
+from sapwood_operator.handlers.policies import PolicyStatuses
 from sapwood_operator.handlers.reconcile import Reconciler
-from sapwood_operator.handlers.store import Key, ServiceKey, Store, TenantsKey
+from sapwood_operator.handlers.scaling import Scaler
+from sapwood_operator.handlers.signals import Signals
+from sapwood_operator.handlers.store import Key, PoliciesKey, ServiceKey, Store, TenantsKey
 from sapwood_operator.handlers.tenants import TenantStatuses
 from sapwood_operator.handlers.watches import Gone, Relisted, Seen, Watches, WatchEvent
 from sapwood_operator.handlers.work_queue import Pace, WorkQueue
@@ -80,9 +87,12 @@ class Leader:
             on_write=metrics.count_write,
         )
         self._store = Store()
+        self._signals = Signals(self._store, self._cluster, settings, wake=self._wake_service)
+        self._engines = Engines(settings, wake=self._wake_service, lose=metrics.lose)
         self._reconciler = Reconciler(
             self._store,
             self._cluster,
+            scaler=Scaler(self._store, signals=self._signals, engines=self._engines, metrics=metrics),
             settings=settings,
             identity=identity,
             threads=self._threads,
@@ -97,6 +107,11 @@ class Leader:
         self._tenant_workers = Workers(
             tenant_queue, tenants.reconcile, kind=TENANTS.kind, num_workers=1, metrics=metrics
         )
+        policies = PolicyStatuses(self._store, self._cluster, threads=self._threads, now=lambda: datetime.now(UTC))
+        policy_queue: WorkQueue[PoliciesKey] = WorkQueue(Pace(), random.random)
+        self._policy_workers = Workers(
+            policy_queue, policies.reconcile, kind=POLICIES.kind, num_workers=1, metrics=metrics
+        )
         self._to_list: set[Kind] = set()
         self._asked_to_list = asyncio.Event()
 
@@ -108,10 +123,16 @@ class Leader:
         watched, watches = self._reconciler.apis, self._watch()
         try:
             self._wake(self._store.keys())
+            self._health.outlooks = ServiceOutlooks(
+                self._store, observer=self._reconciler, signals=self._signals, now=lambda: datetime.now(UTC)
+            )
             self._health.phase = "leading"
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._workers.run())
                 tasks.create_task(self._tenant_workers.run())
+                tasks.create_task(self._policy_workers.run())
+                tasks.create_task(self._signals.run())
+                tasks.create_task(self._engines.run())
                 tasks.create_task(self._resync())
                 tasks.create_task(self._list_what_was_asked())
                 while True:
@@ -127,7 +148,7 @@ class Leader:
                     watched, watches = found, self._watch()
                     self._wake(self._store.keys())
         finally:
-            self._health.phase = "stopping"
+            self._health.phase, self._health.outlooks = "stopping", NOBODY_LEADS
             watches.ask_to_stop()
 
     async def finish(self, *, within_seconds: float) -> None:
@@ -135,6 +156,7 @@ class Leader:
         await asyncio.gather(
             self._workers.finish(within_seconds=within_seconds),
             self._tenant_workers.finish(within_seconds=within_seconds),
+            self._policy_workers.finish(within_seconds=within_seconds),
         )
         self._threads.shutdown(wait=False, cancel_futures=True)
 
@@ -172,6 +194,9 @@ class Leader:
                 self._to_list.add(kind)
                 self._asked_to_list.set()
 
+    def _wake_service(self, key: ServiceKey) -> None:
+        self._workers.wake(key)
+
     def _wake(self, keys: Iterable[Key]) -> None:
         for key in keys:
             match key:
@@ -179,6 +204,8 @@ class Leader:
                     self._workers.wake(key)
                 case TenantsKey():
                     self._tenant_workers.wake(key)
+                case PoliciesKey():
+                    self._policy_workers.wake(key)
 
     # --- listing
 

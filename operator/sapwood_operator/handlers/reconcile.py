@@ -1,8 +1,9 @@
-"""One reconcile for every event, timer and restart: observe, plan, act, tell. Running it twice changes nothing.
+"""One reconcile for every event, timer and restart: observe, scale, plan, act, tell. Running it twice changes nothing.
 
 What is observed comes from the store, so a service that has converged costs no call. What the API server answers to a
 write goes into the store at once, so a watch that lags causes no second write. Status is written last, from a plan that
 has seen those answers; events are told before it, under a name that a second try after a crash would give them too.
+Engines are asked after all of it, and nobody waits for them: what they say wakes another turn.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar
@@ -20,9 +21,11 @@ from sapwood_operator.adapters.cluster import Cluster
 from sapwood_operator.adapters.events import event_object
 from sapwood_operator.adapters.kinds import BY_NAME, OPTIONAL_CHILDREN, SECRETS, Kind
 from sapwood_operator.adapters.outcomes import API_GONE, UNREACHABLE, Absent, Done, Outcome, Refused, Retry
+from sapwood_operator.autoscaling.turn import Scaling
 from sapwood_operator.domain.diff import applied_hash
 from sapwood_operator.domain.observed import ApplyProblem, ObjectRef, Observed, is_owned, ref_of
 from sapwood_operator.domain.plan import Delete, Plan, StatusChange, plan
+from sapwood_operator.handlers.scaling import Scaler
 from sapwood_operator.handlers.store import ServiceKey, Store, without_bookkeeping
 from sapwood_operator.handlers.workers import Converged, NothingThere, TryAgain, Turn
 from sapwood_operator.settings import OperatorSettings
@@ -58,6 +61,7 @@ class Reconciler:
         store: Store,
         cluster: Cluster,
         *,
+        scaler: Scaler,
         settings: OperatorSettings,
         identity: str,
         threads: Executor,
@@ -66,6 +70,7 @@ class Reconciler:
         """``identity`` signs events; ``threads`` runs the blocking calls; ``now`` is in UTC."""
         self._store = store
         self._cluster = cluster
+        self._scaler = scaler
         self._settings = settings
         self._identity = identity
         self._threads = threads
@@ -84,17 +89,25 @@ class Reconciler:
         service = self._store.service(key)
         if service is None:
             self._memories.pop(key, None)
+            self._scaler.forget(key)
             return NothingThere()
         await self._look_at_namesakes(key)
-        intended = self._plan(key, service)
+        scaling = self._scaler.decide(key, self._observe(key, service), self._now())
+        intended = self._plan(key, service, scaling)
         failure = await self._act(key, service, intended)
-        if intended.applies or intended.deletes:
+        if intended.marks or intended.applies or intended.deletes:
             service = self._store.service(key) or service
-            intended = self._plan(key, service)
+            intended = self._plan(key, service, scaling)
         told = await self._tell(service, intended)
+        self._scaler.carry_out(key, scaling, service, lost=() if failure else scaling.lost)
         return told or failure or Converged(intended.requeue_after_seconds)
 
     # --- observe and plan
+
+    def observed(self, key: ServiceKey) -> Observed | None:
+        """Return what a turn of the service would look at now; None: it does not exist."""
+        service = self._store.service(key)
+        return None if service is None else self._observe(key, service)
 
     async def _look_at_namesakes(self, key: ServiceKey) -> None:
         """Nothing watches objects of others: look again at those that are in the way."""
@@ -108,9 +121,12 @@ class Reconciler:
                     del namesakes[ref]
                     self._note(key, ref, found)
 
-    def _plan(self, key: ServiceKey, service: Mapping[str, Any]) -> Plan:
+    def _plan(self, key: ServiceKey, service: Mapping[str, Any], scaling: Scaling) -> Plan:
+        return plan(replace(self._observe(key, service), intent=scaling.intent), self._settings, self._now())
+
+    def _observe(self, key: ServiceKey, service: Mapping[str, Any]) -> Observed:
         memory = self._memory(key)
-        observed = Observed(
+        return Observed(
             service=service,
             # Ours count where both are known.
             children={**memory.namesakes, **memory.secrets, **self._store.children(key)},
@@ -120,7 +136,6 @@ class Reconciler:
             problems=tuple(memory.problems.values()),
             answers=memory.answers,
         )
-        return plan(observed, self._settings, self._now())
 
     # --- act
 
@@ -128,7 +143,8 @@ class Reconciler:
         """Apply and delete what is planned. A refusal is noted and the rest goes on; a failure ends the turn's writes,
         because the server that just failed would be asked for more, unless it has come to be told like a refusal.
         """
-        writes = [(ref_of(desired), partial(self._apply, key, service, desired)) for desired in intended.applies]
+        writes = [(ref_of(mark), partial(self._mark, mark)) for mark in intended.marks]
+        writes += [(ref_of(desired), partial(self._apply, key, service, desired)) for desired in intended.applies]
         writes += [(deletion.ref, partial(self._delete, deletion)) for deletion in intended.deletes]
         failure: TryAgain | None = None
         for ref, write in writes:
@@ -161,6 +177,16 @@ class Reconciler:
             self._store.put(live)
             self._memory(key).answers[ref] = live
             _log.info("applied", extra={"service": str(key), "object": str(ref)})
+        return outcome
+
+    async def _mark(self, mark: Mapping[str, Any]) -> Outcome:
+        """Annotate a pod, unless it is gone, or another one has its name."""
+        outcome = await self._call(self._cluster.apply, mark)
+        match outcome:
+            case Done(body):
+                self._store.put(body)
+            case Retry("Conflict"):
+                return Absent()
         return outcome
 
     async def _make_secret(self, key: ServiceKey, ref: ObjectRef, desired: Mapping[str, Any]) -> Outcome:

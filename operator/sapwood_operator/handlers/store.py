@@ -1,5 +1,5 @@
-"""What is known of the cluster: the live objects of every service, and the Tenants of every namespace, fed by watches,
-lists and the answers to writes.
+"""What is known of the cluster: the live objects of every service, and the Tenants and AutoscalingPolicies of every
+namespace, fed by watches, lists and the answers to writes.
 
 Feeders overtake each other: a watch lags behind the answer to a write, a list is older than both. An object's
 resourceVersion decides: only a newer one replaces what is known, and what was deleted stays gone for anything older.
@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from sapwood_contract.routing import SERVICE_LABEL
-from sapwood_operator.adapters.kinds import PODS, REPLICA_SETS, SERVICES, TENANTS, Kind
+from sapwood_operator.adapters.kinds import PODS, POLICIES, REPLICA_SETS, SERVICES, TENANTS, Kind
 from sapwood_operator.domain.observed import ObjectRef, ref_of
+from sapwood_operator.domain.policies import named_policy
 
 JsonObject = Mapping[str, Any]
 MAX_REMEMBERED_DELETIONS = 10_000
@@ -43,12 +44,28 @@ class TenantsKey:
         return self.namespace
 
 
-Key = ServiceKey | TenantsKey
+@dataclass(frozen=True, slots=True, order=True)
+class PoliciesKey:
+    """All AutoscalingPolicies of a namespace: their statuses count the services that follow them."""
+
+    namespace: str
+
+    def __str__(self) -> str:
+        return self.namespace
+
+
+Key = ServiceKey | TenantsKey | PoliciesKey
 """What has turns of its own."""
 
 
 def _is(ref: ObjectRef, kind: Kind) -> bool:
     return (ref.api_version, ref.kind) == (kind.api_version, kind.kind)
+
+
+def _controller(live: Mapping[str, Any]) -> str | None:
+    """Return the uid of what controls an object; None: nothing does."""
+    owners = live["metadata"].get("ownerReferences") or ()
+    return next((owner["uid"] for owner in owners if owner.get("controller")), None)
 
 
 class Store:
@@ -95,8 +112,9 @@ class Store:
     # --- asking
 
     def keys(self) -> list[Key]:
-        """Every service that exists, and every namespace with Tenants."""
-        return list({self._key_of[ref] for ref in self._objects if _is(ref, SERVICES) or _is(ref, TENANTS)})
+        """Every service that exists, and every namespace with Tenants, and with AutoscalingPolicies."""
+        roots = (SERVICES, TENANTS, POLICIES)
+        return list({self._key_of[ref] for ref in self._objects if any(_is(ref, kind) for kind in roots)})
 
     def service(self, key: ServiceKey) -> JsonObject | None:
         """The InferenceService, or None: it does not exist."""
@@ -106,9 +124,19 @@ class Store:
         """The Tenants of a namespace, by name."""
         return tuple(self._objects[ref] for ref in self._refs(key))
 
+    def policies(self, namespace: str) -> dict[str, JsonObject]:
+        """The AutoscalingPolicies of a namespace, by name."""
+        return {ref.name: self._objects[ref] for ref in self._refs(PoliciesKey(namespace))}
+
+    def services(self, namespace: str) -> tuple[JsonObject, ...]:
+        """The InferenceServices of a namespace."""
+        return tuple(live for ref, live in self._objects.items() if _is(ref, SERVICES) and ref.namespace == namespace)
+
     def pods(self, key: ServiceKey) -> tuple[JsonObject, ...]:
-        """The service's pods, by name."""
-        return tuple(self._objects[ref] for ref in self._refs(key) if _is(ref, PODS))
+        """The service's pods, by name: those that its ReplicaSets control. Anybody can give a pod our labels."""
+        owners = {live["metadata"]["uid"] for live in self.replica_sets(key)}
+        found = (self._objects[ref] for ref in self._refs(key) if _is(ref, PODS))
+        return tuple(pod for pod in found if _controller(pod) in owners)
 
     def replica_sets(self, key: ServiceKey) -> tuple[JsonObject, ...]:
         """The ReplicaSets of the service's Deployment, by name."""
@@ -135,17 +163,26 @@ class Store:
         self._objects[ref] = without_bookkeeping(live)
         self._key_of[ref] = key
         self._refs_of.setdefault(key, set()).add(ref)
-        return {key}
+        return {key} | self._followers(ref, live)
 
     def _drop(self, ref: ObjectRef) -> set[Key]:
         key = self._key_of.pop(ref, None)
         if key is None:
             return set()
-        del self._objects[ref]
+        live = self._objects.pop(ref)
         self._refs_of[key].discard(ref)
         if not self._refs_of[key]:
             del self._refs_of[key]
-        return {key}
+        return {key} | self._followers(ref, live)
+
+    def _followers(self, ref: ObjectRef, live: JsonObject) -> set[Key]:
+        """Return who looks at the object besides its own key: a policy's services, and the policy of a service."""
+        if _is(ref, SERVICES):
+            return {PoliciesKey(ref.namespace)} if named_policy(live) else set()
+        if not _is(ref, POLICIES):
+            return set()
+        services = (each for each in self.services(ref.namespace) if named_policy(each) == ref.name)
+        return {ServiceKey(ref.namespace, each["metadata"]["name"]) for each in services}
 
     def _remember_deletion(self, ref: ObjectRef, version: int) -> None:
         self._deleted[ref] = max(version, self._deleted.pop(ref, 0))
@@ -156,6 +193,8 @@ class Store:
 def _key(ref: ObjectRef, live: JsonObject) -> Key | None:
     if _is(ref, TENANTS):
         return TenantsKey(ref.namespace)
+    if _is(ref, POLICIES):
+        return PoliciesKey(ref.namespace)
     if _is(ref, SERVICES):
         return ServiceKey(ref.namespace, ref.name)
     service = (live["metadata"].get("labels") or {}).get(SERVICE_LABEL)

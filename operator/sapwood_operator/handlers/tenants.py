@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from concurrent.futures import Executor
 from datetime import datetime
 
 from sapwood_operator.adapters.cluster import Cluster
-from sapwood_operator.adapters.outcomes import Done, Refused, Retry
 from sapwood_operator.domain.tenants import status_changes
+from sapwood_operator.handlers.statuses import write_statuses
 from sapwood_operator.handlers.store import Store, TenantsKey
-from sapwood_operator.handlers.workers import Converged, NothingThere, TryAgain, Turn
+from sapwood_operator.handlers.workers import NothingThere, Turn
 
 
 class TenantStatuses:
@@ -25,21 +24,9 @@ class TenantStatuses:
         self._now = now
 
     async def reconcile(self, key: TenantsKey) -> Turn:
-        """Write what is due in one namespace, each Tenant's whether or not another's fails."""
+        """Write what is due in one namespace."""
         tenants = self._store.tenants(key)
         if not tenants:
             return NothingThere()
-        ending: Turn = Converged()
-        for tenant, status in status_changes(tenants, self._now()):
-            loop = asyncio.get_running_loop()
-            outcome = await loop.run_in_executor(self._threads, self._cluster.apply_status, tenant, status)
-            match outcome:
-                case Done(body):
-                    self._store.put(body)
-                    if body["metadata"]["generation"] != tenant["metadata"]["generation"]:
-                        ending = Converged(again_after_seconds=0.0)  # edited meanwhile: the watch will tell nothing new
-                case Refused(_, reason, message):
-                    ending = TryAgain(reason, f"status: {message}")
-                case Retry(reason, message, after_seconds):
-                    ending = TryAgain(reason, message, after_seconds)
-        return ending
+        due = status_changes(tenants, self._now())
+        return await write_statuses(due, store=self._store, cluster=self._cluster, threads=self._threads)

@@ -1,1 +1,1 @@
-"""``kubectl sapwood``: what a person asks about a service, read from the API server alone."""
+"""``kubectl sapwood``: what a person asks about a service, read from the API server or through it."""

@@ -1,4 +1,4 @@
-"""``kubectl sapwood status|explain|tree|logs NAME``: kubectl runs this program for any command that begins so.
+"""``kubectl sapwood status|explain|what-if|tree|logs NAME``: kubectl runs this program for any command that begins so.
 
 Exit codes: 0; 1 for a service, a log or a cluster that cannot be read; 2 for a command line that cannot be used.
 """
@@ -9,22 +9,27 @@ import argparse
 import re
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from typing import TypeVar
 
 from kubernetes.client import ApiClient
 
 from sapwood_operator.adapters.access import find_access
 from sapwood_operator.adapters.cluster import Cluster
+from sapwood_operator.adapters.scaling_port import memory_of, replicas_of
 from sapwood_operator.errors import OperatorError
 from sapwood_operator.kubectl.explain import render_explain
 from sapwood_operator.kubectl.logs import Follower, NotAllowed, prefixed, stream, writes_logs
+from sapwood_operator.kubectl.operator_port import DEFAULT_OPERATOR, ask_what_if, read_operator
 from sapwood_operator.kubectl.picture import JsonObject
 from sapwood_operator.kubectl.reading import CannotRead, exists, read_picture, read_pods, read_service
 from sapwood_operator.kubectl.status import render_status
 from sapwood_operator.kubectl.tree import render_tree
+from sapwood_operator.kubectl.what_if import render_what_if
 
 EXIT_FAILED = 1
+T = TypeVar("T")
 _TIMEOUT_SECONDS = 30.0
 _CONNECTIONS = 64
 """Pods whose logs can be followed at once."""
@@ -33,7 +38,7 @@ _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; ``argv``: None takes the process's own."""
-    options = _parser().parse_args(argv)
+    options = build_parser().parse_args(argv)
     try:
         return _run(options)
     except OperatorError as error:
@@ -50,6 +55,8 @@ def _run(options: argparse.Namespace) -> int:
     namespace = options.namespace or access.context_namespace
     if options.command == "logs":
         return _logs(client, cluster, namespace, options)
+    if options.command == "what-if":
+        return _what_if(client, namespace, options)
     picture = read_picture(cluster, namespace, options.name)
     match options.command:
         case "status":
@@ -58,6 +65,13 @@ def _run(options: argparse.Namespace) -> int:
             sys.stdout.write(render_explain(picture, now=datetime.now(UTC)))
         case "tree":
             sys.stdout.write(render_tree(picture, now=datetime.now(UTC)))
+    return 0
+
+
+def _what_if(client: ApiClient, namespace: str, options: argparse.Namespace) -> int:
+    query = {"namespace": namespace, "name": options.name}
+    query |= {"replicas": str(options.replicas), "memory": f"{options.memory:f}"}
+    sys.stdout.write(render_what_if(options.name, ask_what_if(client, options.operator, query)))
     return 0
 
 
@@ -113,12 +127,26 @@ def _name(text: str) -> str:
     return text
 
 
-def _parser() -> argparse.ArgumentParser:
+def _stated(read: Callable[[str], T]) -> Callable[[str], T]:
+    """Have argparse say what ``read`` says of a text that it does not take."""
+
+    def reads(text: str) -> T:
+        try:
+            return read(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return reads
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the command line."""
     parser = argparse.ArgumentParser(prog="kubectl sapwood", description="Look at InferenceServices.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     summaries = {
         "status": "conditions, replicas and address",
-        "explain": "why a service is not ready, what to do, and what happened last",
+        "explain": "why a service is not ready, what to do, how it scales, and what happened last",
+        "what-if": "what another number of replicas, or more memory, would do with the load that there is",
         "tree": "what the service owns, down to the pods",
         "logs": "logs of every engine",
     }
@@ -136,6 +164,18 @@ def _parser() -> argparse.ArgumentParser:
                 help="go on, with pods that start later too, until the service is gone",
             )
             sub.add_argument("--tail", type=int, help="this many of the last lines of each pod")
+        if command == "what-if":
+            sub.add_argument("--replicas", type=_stated(replicas_of), required=True, metavar="N")
+            sub.add_argument(
+                "--memory", type=_stated(memory_of), default=1.0, metavar="X", help="times the KV memory of a replica"
+            )
+            sub.add_argument(
+                "--operator",
+                type=_stated(read_operator),
+                default=DEFAULT_OPERATOR,
+                metavar="NAMESPACE/SERVICE",
+                help=f"the operator's Service; default: {DEFAULT_OPERATOR}",
+            )
     return parser
 
 

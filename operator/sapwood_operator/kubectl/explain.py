@@ -1,14 +1,16 @@
-"""``kubectl sapwood explain``: why a service is not ready, pod by pod, what to do, and what happened last."""
+"""``kubectl sapwood explain``: why a service is not ready, pod by pod, what to do, how it scales, its last events."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
 
+from sapwood_operator.domain.intent import SCALING_CONDITIONS
 from sapwood_operator.domain.names import ENGINE_CONTAINER
 from sapwood_operator.domain.obstacles import NoObstacle, Obstacle, held_since, is_ready, pod_obstacle
 from sapwood_operator.domain.workload import REVISION_ANNOTATION
 from sapwood_operator.kubectl.picture import JsonObject, Picture, is_ready_tenant, ready_condition
+from sapwood_operator.kubectl.scaling import render_scaling
 from sapwood_operator.kubectl.text import age, columns
 
 LAST_EVENTS = 10
@@ -21,6 +23,7 @@ def render_explain(picture: Picture, *, now: datetime) -> str:
     parts = [
         _headline(picture),
         _troubles(picture),
+        render_scaling(picture, now=now),
         _tenants(picture),
         _rollout(picture),
         _pods(picture, now),
@@ -39,12 +42,14 @@ def _headline(picture: Picture) -> list[str]:
 
 
 def _troubles(picture: Picture) -> list[str]:
-    """Conditions that are not as they should be and say more than the headline."""
+    """Conditions, but for those of scaling, that are not as they should be and say more than the headline."""
     said = picture.condition("Ready")["reason"]
     rows = [
         (c["type"], c["status"], f"{c['reason']}: {c['message']}")
         for c in picture.conditions()
-        if c["status"] != _HEALTHY.get(c["type"], "False") and c["reason"] != said
+        if c["type"] not in SCALING_CONDITIONS
+        and c["status"] != _HEALTHY.get(c["type"], "False")
+        and c["reason"] != said
     ]
     return ["Conditions", *columns(rows, indent="  ")] if rows else []
 

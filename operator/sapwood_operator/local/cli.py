@@ -21,14 +21,15 @@ import psutil
 from rich.console import Console
 
 from sapwood_contract.local_state import ADMIN_KEY_FILE, DISCOVERY_FILE, state_folder
+from sapwood_logs.structured import configure_logging
 from sapwood_operator.errors import OperatorError, SettingsError
-from sapwood_operator.local.command import LOOPBACK
 from sapwood_operator.local.definitions import read_definitions
 from sapwood_operator.local.discovery import DiscoveryFile
 from sapwood_operator.local.documents import Documents, FollowedFiles, InvalidDocuments, Reader
 from sapwood_operator.local.logs import Logs
 from sapwood_operator.local.news import News
 from sapwood_operator.local.platform import GatewayPlace, Platform, Surroundings
+from sapwood_operator.local.pod import LOOPBACK
 from sapwood_operator.local.ports import is_free, new_ports
 from sapwood_operator.local.processes import sapwood
 from sapwood_operator.local.program import Chores, run
@@ -36,6 +37,8 @@ from sapwood_operator.local.view import Lines, LiveTable
 from sapwood_operator.settings import OperatorSettings
 
 EXIT_USAGE = 2
+_OWN_LOG = "operator"
+"""What the domain calls the operator's log."""
 _SECRET_FILE = "installation-secret"
 _EVERY_ADDRESS = ("0.0.0.0", "::")
 
@@ -78,7 +81,9 @@ def _run(options: Options, reader: Reader, documents: Documents) -> int:
     with contextlib.closing(Lines(news, _write) if is_plain else LiveTable(news, logs.folder, Console())) as view:
         followed = FollowedFiles(reader, documents, view.tell)
         chores = Chores(read_again=followed.read_again, bound_logs=logs.bound)
-        return asyncio.run(run(_platform(options, documents, logs), chores, view))
+        with logs.path(_OWN_LOG).open("a", encoding="utf-8") as own:
+            configure_logging("info", program="local", holds_requests=False, to=own)
+            return asyncio.run(run(_platform(options, documents, logs), chores, view))
 
 
 def _check_ports(options: Options) -> None:

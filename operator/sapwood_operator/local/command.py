@@ -14,9 +14,7 @@ from typing import Any
 
 from sapwood_contract.launch import LaunchOptions, Unusable, read, to_argv
 from sapwood_operator.domain.names import ENGINE_CONTAINER
-from sapwood_operator.local.pod import Pod, Ports
-
-LOOPBACK = "127.0.0.1"
+from sapwood_operator.local.pod import LOOPBACK, Pod, Ports
 
 
 @dataclass(frozen=True, slots=True)

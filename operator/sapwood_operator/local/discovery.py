@@ -10,8 +10,7 @@ from typing import Any
 
 from sapwood_contract.routing import COMPONENT_LABEL, ROUTING_LABEL
 from sapwood_operator.domain import names
-from sapwood_operator.local.command import LOOPBACK
-from sapwood_operator.local.pod import Pod
+from sapwood_operator.local.pod import LOOPBACK, Pod
 from sapwood_operator.local.world import JsonObject
 
 _SLICE_SERVICE_LABEL = "kubernetes.io/service-name"

@@ -21,12 +21,10 @@ from sapwood_operator.local.yaml_objects import Found, UnreadableFile, files_of,
 DEFAULT_NAMESPACE = "default"
 _GROUP = API_VERSION.partition("/")[0]
 _SECRET_KEY = re.compile(r"(?!\.{1,2}$)[-._a-zA-Z0-9]+")
+_OURS = ("InferenceService", "AutoscalingPolicy", "Tenant")
 _OF_CLUSTERS = ("PersistentVolumeClaim", "Secret")
 """Kinds of Kubernetes itself that mean something here."""
-_LATER: Mapping[str, str] = {
-    "LoRAAdapter": "adapters are not built yet",
-    "AutoscalingPolicy": "autoscaling is not built yet; spec.replicas says how many there are",
-}
+_LATER: Mapping[str, str] = {"LoRAAdapter": "adapters are not built yet"}
 
 
 class InvalidDocuments(ValueError):
@@ -42,6 +40,8 @@ class Documents:
     """What the files say, all of it valid, with the defaults of the schema."""
 
     services: tuple[JsonObject, ...] = ()
+    policies: tuple[JsonObject, ...] = ()
+    """AutoscalingPolicies."""
     tenants: tuple[JsonObject, ...] = ()
     secrets: tuple[JsonObject, ...] = ()
     claims: frozenset[str] = frozenset()
@@ -68,7 +68,8 @@ class Reader:
             raise InvalidDocuments([str(error)]) from error
         if not found:  # which is what most writers leave for a moment
             raise InvalidDocuments([f"there is no document in {', '.join(map(str, self.paths))}"])
-        former = {_identity(document): document for document in (*before.services, *before.tenants)}
+        known = (*before.services, *before.policies, *before.tenants)
+        former = {_identity(document): document for document in known}
         sorted_ = _Sorted()
         for each in found:
             self._take(each, former, sorted_)
@@ -76,6 +77,7 @@ class Reader:
             raise InvalidDocuments(sorted_.problems)
         return Documents(
             services=tuple(sorted_.by_kind["InferenceService"]),
+            policies=tuple(sorted_.by_kind["AutoscalingPolicy"]),
             tenants=tuple(sorted_.by_kind["Tenant"]),
             secrets=tuple(sorted_.by_kind["Secret"]),
             claims=frozenset(each["metadata"]["name"] for each in sorted_.by_kind["PersistentVolumeClaim"]),
@@ -121,9 +123,7 @@ class Reader:
 class _Sorted:
     """What was found so far."""
 
-    by_kind: dict[str, list[JsonObject]] = field(
-        default_factory=lambda: {kind: [] for kind in ("InferenceService", "Tenant", *_OF_CLUSTERS)}
-    )
+    by_kind: dict[str, list[JsonObject]] = field(default_factory=lambda: {kind: [] for kind in (*_OURS, *_OF_CLUSTERS)})
     not_acted_on: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     seen: dict[tuple[str, str, str], str] = field(default_factory=dict)

@@ -11,6 +11,7 @@ import secrets
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any
 
 from sapwood_operator.local.command import CannotStart, Command
@@ -66,6 +67,8 @@ class Kubelet:
         self._revisions: dict[str, _Revision] = {}
         """By the Deployment's uid."""
         self._num_made = 0
+        self._date = datetime.fromtimestamp(0, UTC)
+        """Of the last step."""
 
     # --- what others read
 
@@ -90,8 +93,9 @@ class Kubelet:
 
     # --- what happens
 
-    def step(self, deployments: Mapping[ServiceKey, JsonObject], now: float) -> None:
-        """Do what is due: make, start, restart, ask to end, end, forget."""
+    def step(self, deployments: Mapping[ServiceKey, JsonObject], now: float, date: datetime) -> None:
+        """Do what is due at ``now`` (monotonic clock): make, start, restart, ask to end, end, forget."""
+        self._date = date
         for service in {pod.service for pod in self.pods} | deployments.keys():
             self._follow(service, deployments.get(service), now)
         for held in list(self._held.values()):
@@ -103,10 +107,15 @@ class Kubelet:
         if held is None or not held.pod.runs or held.pod.num_restarts != pod.num_restarts:
             return
         held.num_missed = 0 if is_ready else held.num_missed + 1
-        if is_ready:
-            held.pod = replace(held.pod, condition=Serving(is_ready=True))
-        elif held.num_missed >= _MISSED_PROBES and isinstance(held.pod.condition, Serving):
-            held.pod = replace(held.pod, condition=Serving(is_ready=False))
+        is_lost = held.pod.is_ready and held.num_missed >= _MISSED_PROBES
+        if is_lost or (is_ready and not held.pod.is_ready):
+            held.pod = replace(held.pod, condition=Serving(is_ready, self._date))
+
+    def annotate(self, mark: JsonObject) -> None:
+        """Give a pod the annotations of ``mark``, an applied Pod, and no others, unless it is another one by now."""
+        held = self._held.get(mark["metadata"]["name"])
+        if held is not None and held.pod.uid == mark["metadata"]["uid"]:
+            held.pod = replace(held.pod, annotations=mark["metadata"]["annotations"])
 
     def kill(self) -> None:
         """End everything at once."""
@@ -136,6 +145,7 @@ class Kubelet:
             template=deployment["spec"]["template"],
             number=self._num_made,
             ports=self._free_ports(),
+            created=self._date,
         )
         self._held[pod.name] = _Held(pod)
 

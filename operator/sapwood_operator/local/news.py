@@ -33,7 +33,7 @@ class News:
             found += self._ends(pod.name, pod.last_exit)
         if not platform.is_ending:
             found += self._ends(GATEWAY_LOG, platform.gateway_program.last_exit)
-        states = {pod.name: state_of(pod) for pod in pods}
+        states = {pod.name: state_of(platform, pod) for pod in pods}
         found += [f"{name}: {state}" for name, state in states.items() if self._states.get(name) != state]
         found += [f"{name}: gone" for name in self._states if name not in states]
         self._states = states

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
+from sapwood_operator.autoscaling.attention import Watched, watched
 from sapwood_operator.domain.tenants import status_changes
 from sapwood_operator.local.command import CannotStart, Command, Machine, command_of, secret_content
 from sapwood_operator.local.discovery import DiscoveryFile, objects
 from sapwood_operator.local.documents import Documents
 from sapwood_operator.local.key_secrets import KeySecrets, key_secrets
 from sapwood_operator.local.kubelet import Kubelet
-from sapwood_operator.local.pod import Pod, Ports
+from sapwood_operator.local.pod import Pod, Ports, pod_object
 from sapwood_operator.local.processes import Process
-from sapwood_operator.local.reconcile import Told, deployment_of, reconcile
+from sapwood_operator.local.reconcile import Engines, Reconciler, Told, deployment_of
+from sapwood_operator.local.scaled import most_replicas
 from sapwood_operator.local.supervised import Supervised, Waiting
 from sapwood_operator.local.world import JsonObject, ServiceKey, World
 from sapwood_operator.settings import OperatorSettings
@@ -68,16 +70,20 @@ class Platform:
     is_ending: bool = False
     """Set to let everything finish and go."""
     _routes: list[JsonObject] = field(default_factory=list)
-    _decided: dict[ServiceKey, tuple[JsonObject, list[Pod]]] = field(default_factory=dict)
+    _decided: dict[ServiceKey, tuple[JsonObject, list[Pod], tuple[JsonObject, ...]]] = field(default_factory=dict)
     """What each service was decided from last, with the status that came of it."""
+    _due: dict[ServiceKey, float] = field(default_factory=dict)
+    """When each is decided again in any case, on the monotonic clock."""
     _judged: Documents = field(default_factory=Documents)
     """Whose Tenants were judged last."""
     _key_secrets: KeySecrets = field(default_factory=KeySecrets)
     kubelet: Kubelet = field(init=False)
     gateway_program: Supervised = field(init=False)
+    _reconciler: Reconciler = field(init=False)
 
     def __post_init__(self) -> None:
         self.kubelet = Kubelet(commands=self._command, start=self._start, new_ports=self.surroundings.new_ports)
+        self._reconciler = Reconciler(world=self.world, kubelet=self.kubelet, settings=self.settings)
         self.gateway_program = Supervised(lambda: self.surroundings.start(self.gateway.arguments, {}, GATEWAY_LOG))
 
     @property
@@ -85,19 +91,25 @@ class Platform:
         """Whether nothing is left, after `is_ending` was set."""
         return self.is_ending and not self.kubelet.pods and isinstance(self.gateway_program.state, Waiting)
 
-    def step(self, now: float, date: datetime) -> list[Told]:
+    def watched(self) -> Iterator[Watched]:
+        """Yield what is asked for of each service, as `adapters.sampler` wants it."""
+        for key, service in self.world.services.items():
+            yield watched(service, [pod_object(pod) for pod in self.kubelet.pods_of(key)])
+
+    def wake(self, key: ServiceKey) -> None:
+        """Something was learned of a service: the next step decides anew."""
+        self._due.pop(key, None)
+
+    def step(self, now: float, date: datetime, engines: Engines) -> list[Told]:
         """Do what is due at ``now`` (monotonic clock) and return what happened; ``date`` has a time zone."""
         self._judge_tenants(date)
-        told: list[Told] = []
+        former = set(self.world.services)
         self.world.set_services(() if self.is_ending else self.documents.services)
-        for key in sorted(self.world.services):
-            pods = self.kubelet.pods_of(key)
-            # The decision would be the same one: it costs a hundred times as much as this look.
-            if self._decided.get(key) != (self.world.services[key], pods):
-                told += reconcile(self.world, self.kubelet, key, self.settings, date)
-                self._decided[key] = (self.world.services[key], pods)
+        for key in former - self.world.services.keys():
+            engines.forget(key)
+        told = [each for key in sorted(self.world.services) for each in self._reconcile(key, now, date, engines)]
         deployments = self._deployments()
-        self.kubelet.step(deployments, now)
+        self.kubelet.step(deployments, now, date)
         # The route of a service that ends stays until the end: who calls it then is told to try again.
         if not self.is_ending:
             self._routes = self.world.of_kind("ConfigMap")
@@ -112,6 +124,18 @@ class Platform:
         """End everything at once."""
         self.kubelet.kill()
         self.gateway_program.kill()
+
+    def _reconcile(self, key: ServiceKey, now: float, date: datetime, engines: Engines) -> tuple[Told, ...]:
+        policies, pods = self.documents.policies, self.kubelet.pods_of(key)
+        # The decision would be the same one: it costs a hundred times as much as this look.
+        is_known = self._decided.get(key) == (self.world.services[key], pods, policies)
+        if is_known and now < self._due.get(key, now):
+            return ()
+        named = {each["metadata"]["name"]: each for each in policies if each["metadata"]["namespace"] == key.namespace}
+        turn = self._reconciler.reconcile(key, engines, named, date)
+        self._decided[key] = (self.world.services[key], pods, policies)
+        self._due[key] = now + turn.again_seconds
+        return turn.told
 
     def _judge_tenants(self, date: datetime) -> None:
         """Those of a namespace together, as the operator does whenever one of them changes."""
@@ -144,7 +168,10 @@ class Platform:
     def _machine(self) -> Machine:
         secrets = (*self.documents.secrets, *self.world.of_kind("Secret"))
         named = {(each["metadata"]["namespace"], each["metadata"]["name"]): secret_content(each) for each in secrets}
-        num_engines = sum(int(each["spec"]["replicas"]) for each in self._deployments().values())
+        num_engines = sum(
+            most_replicas(self.world.services[key], self.documents.policies, deployment)
+            for key, deployment in self._deployments().items()
+        )
         return Machine(
             num_cores=self.surroundings.num_cores,
             num_engines=num_engines,

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from sapwood_operator.domain.names import ENGINE_CONTAINER
+from sapwood_operator.domain.pod_marks import COST_ANNOTATION
 from sapwood_operator.local.world import ServiceKey
 
 HASH_LABEL = "pod-template-hash"
+LOOPBACK = "127.0.0.1"
+_NODE = "this machine"
 _SOME_TIME = "1970-01-01T00:00:00Z"
 """Of a deletion: that there is one is all that anybody reads."""
 
@@ -42,6 +46,8 @@ class Serving:
     """It has been ready since it was started last."""
 
     is_ready: bool
+    since: datetime
+    """When it came to be ready, or not ready, with a time zone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,16 +81,25 @@ class Pod:
     number: int
     """Rises with every pod that is made."""
     ports: Ports
+    created: datetime
+    """With a time zone."""
     condition: Condition = Starting()
     num_restarts: int = 0
     last_exit: Exit | None = None
     """Of the run before the present one; None: there was none."""
     is_leaving: bool = False
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    """What the domain has written on it."""
 
     @property
     def is_ready(self) -> bool:
         """Whether it may get requests."""
-        return self.condition == Serving(is_ready=True)
+        return isinstance(self.condition, Serving) and self.condition.is_ready
+
+    @property
+    def deletion_cost(self) -> int:
+        """Among pods that are as ready the one with the lowest goes first."""
+        return int(self.annotations.get(COST_ANNOTATION, "0"))
 
     @property
     def runs(self) -> bool:
@@ -98,22 +113,33 @@ def pod_object(pod: Pod) -> dict[str, Any]:
         "name": pod.name,
         "namespace": pod.service.namespace,
         "uid": pod.uid,
+        "creationTimestamp": pod.created.isoformat(),
         "labels": {**pod.template["metadata"]["labels"], HASH_LABEL: pod.template_hash},
+        "annotations": dict(pod.annotations),
     }
     if pod.is_leaving:
         metadata["deletionTimestamp"] = _SOME_TIME
     was_made = pod.runs or pod.last_exit is not None
+    ports = [{"name": "http", "containerPort": pod.ports.http}, {"name": "admin", "containerPort": pod.ports.admin}]
     return {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": metadata,
-        "spec": {},
+        "spec": {"nodeName": _NODE, "containers": [{"name": ENGINE_CONTAINER, "ports": ports}]},
         "status": {
             "phase": "Running" if was_made else "Pending",
-            "conditions": [{"type": "Ready", "status": "True" if pod.is_ready else "False"}],
+            "podIP": LOOPBACK,
+            "conditions": [_ready_condition(pod)],
             "containerStatuses": [_container_status(pod)],
         },
     }
+
+
+def _ready_condition(pod: Pod) -> dict[str, str]:
+    condition = {"type": "Ready", "status": "True" if pod.is_ready else "False"}
+    if isinstance(pod.condition, Serving):
+        condition["lastTransitionTime"] = pod.condition.since.isoformat()
+    return condition
 
 
 def _container_status(pod: Pod) -> dict[str, Any]:

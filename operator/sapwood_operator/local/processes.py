@@ -7,18 +7,26 @@ engine or a gateway starts watches its own parent, so the whole tree goes.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
 _LAST_WORDS_BYTES = 4096
-_PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None, use_errno=True)
+_DIE_WITH_PARENT = """
+import ctypes, os, sys
+PR_SET_PDEATHSIG, SIGKILL = 1, 9
+ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0)
+if os.getppid() != int(sys.argv[1]):  # it died before it could be watched
+    os._exit(1)
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+"""What the new process runs before it becomes the program, as the same process. Set between fork and exec by ourselves
+it would not be safe beside other threads, which read what engines answer.
+"""
 
 
 class Process(Protocol):
@@ -50,13 +58,12 @@ class LocalProcess:
         with log.open("ab") as output:
             self._log_begin = output.tell()
             self._process = subprocess.Popen(
-                argv,
+                [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid()), *argv],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env={**_own_environment(), **environment},
                 start_new_session=True,
-                preexec_fn=_die_with_parent(os.getpid()),  # safe: this program has no other thread
             )
         self.pid = self._process.pid
 
@@ -110,12 +117,3 @@ def _has_ended(pid: int) -> bool:
         return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
     except ChildProcessError:
         return True
-
-
-def _die_with_parent(parent: int) -> Callable[[], None]:
-    def set_up() -> None:
-        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:  # it died before it could be watched
-            os._exit(1)
-
-    return set_up

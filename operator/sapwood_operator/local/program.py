@@ -15,12 +15,14 @@ from typing import Protocol
 
 import aiohttp
 
-from sapwood_operator.local.command import LOOPBACK
+from sapwood_operator.adapters.asking import client_session
 from sapwood_operator.local.documents import Documents
+from sapwood_operator.local.engines import AskedEngines
 from sapwood_operator.local.figures import Figures, read_figures
 from sapwood_operator.local.platform import Platform
+from sapwood_operator.local.pod import LOOPBACK
 from sapwood_operator.local.probes import is_ready, metrics_text
-from sapwood_operator.local.reconcile import Told
+from sapwood_operator.local.reconcile import Engines, Told
 
 _STEP_SECONDS = 0.2
 _PROBE_SECONDS = 0.5
@@ -46,6 +48,14 @@ class Chores:
     bound_logs: Callable[[], None]
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is learned of engines beside the steps."""
+
+    figures: Figures
+    engines: Engines
+
+
 async def run(platform: Platform, chores: Chores, view: View) -> int:
     """Run until a signal says otherwise and everything has ended; return the exit code."""
     signals: list[int] = []
@@ -53,12 +63,11 @@ async def run(platform: Platform, chores: Chores, view: View) -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, signals.append, number)
     try:
-        async with aiohttp.ClientSession() as session, asyncio.TaskGroup() as group:
-            figures = Figures()
-            asking = [
-                group.create_task(each) for each in (_probe(session, platform), _measure(session, platform, figures))
-            ]
-            await _steps(platform, chores, view, figures, signals)
+        async with aiohttp.ClientSession() as session, client_session() as once, asyncio.TaskGroup() as group:
+            figures, engines = Figures(), _engines(once, platform)
+            works = (_probe(session, platform), _measure(session, platform, figures), engines.run())
+            asking = [group.create_task(each) for each in works]
+            await _steps(platform, chores, view, Asked(figures, engines), signals)
             for task in asking:
                 task.cancel()
     finally:
@@ -66,7 +75,17 @@ async def run(platform: Platform, chores: Chores, view: View) -> int:
     return EXIT_SIGNAL + signals[-1] if len(signals) > 1 else 0
 
 
-async def _steps(platform: Platform, chores: Chores, view: View, figures: Figures, signals: Sequence[int]) -> None:
+def _engines(session: aiohttp.ClientSession, platform: Platform) -> AskedEngines:
+    return AskedEngines(
+        session,
+        platform.watched,
+        gateway_admin_url=platform.gateway.admin_url,
+        secret=platform.settings.secret,
+        wake=platform.wake,
+    )
+
+
+async def _steps(platform: Platform, chores: Chores, view: View, asked: Asked, signals: Sequence[int]) -> None:
     files_due = 0.0
     while not platform.has_ended and len(signals) < 2:
         now = time.monotonic()
@@ -75,7 +94,8 @@ async def _steps(platform: Platform, chores: Chores, view: View, figures: Figure
             files_due = now + _FILES_SECONDS
             platform.documents = chores.read_again() or platform.documents
             chores.bound_logs()
-        view.show(platform, figures, platform.step(now, datetime.now(UTC)), now)
+        told = platform.step(now, datetime.now(UTC), asked.engines)
+        view.show(platform, asked.figures, told, now)
         await asyncio.sleep(_STEP_SECONDS)
 
 

@@ -48,7 +48,7 @@ def change(deployment: Mapping[str, Any], pods: Sequence[Pod]) -> Change:
     leaving += [pod for pod in old if not pod.is_ready]
     num_ready = sum(pod.is_ready for pod in staying if pod not in leaving)
     spare = max(0, num_ready - max(0, wanted - unavailable))
-    leaving += sorted((pod for pod in old if pod.is_ready), key=lambda pod: pod.number)[:spare]
+    leaving += sorted((pod for pod in old if pod.is_ready), key=lambda pod: (pod.deletion_cost, pod.number))[:spare]
     room = wanted + surge - (len(staying) - len(leaving))
     return Change(
         num_new=max(0, min(wanted - len(new), room)),
@@ -57,8 +57,8 @@ def change(deployment: Mapping[str, Any], pods: Sequence[Pod]) -> Change:
 
 
 def _beyond(new: list[Pod], wanted: int) -> list[Pod]:
-    """Those too many: the ones that are not ready first, then the youngest, for an old one's cache is worth more."""
-    by_worth = sorted(new, key=lambda pod: (not pod.is_ready, pod.number))
+    """Those too many: the ones that are not ready first, then of the lowest deletion cost, then the youngest."""
+    by_worth = sorted(new, key=lambda pod: (not pod.is_ready, -pod.deletion_cost, pod.number))
     return by_worth[wanted:]
 
 

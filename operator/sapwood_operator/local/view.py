@@ -15,7 +15,7 @@ from sapwood_operator.local.figures import Figures
 from sapwood_operator.local.news import News
 from sapwood_operator.local.platform import Platform
 from sapwood_operator.local.reconcile import Told
-from sapwood_operator.local.rows import Row, example_call, remarks, rows
+from sapwood_operator.local.rows import Row, example_call, remarks, rows, scales
 
 _COLUMNS = ("service", "replica", "state", "requests", "hit rate", "TTFT", "tokens/s", "restarts")
 _REFRESH_SECONDS = 0.25
@@ -52,7 +52,7 @@ class LiveTable:
     def __init__(self, news: News, logs: Path, console: Console) -> None:
         self._news = news
         self._logs = logs
-        # No thread of its own: this program forks.
+        # No thread of its own: what it shows belongs to the loop.
         self._live = Live(console=console, auto_refresh=False)
         self._live.start()
         self._due = 0.0
@@ -78,6 +78,7 @@ class LiveTable:
         answer = "ending" if platform.is_ending else "ready" if platform.gateway_is_ready else "starting"
         head = Text.assemble((platform.gateway.url, "bold"), f"  {answer}; Ctrl-C lets requests finish and ends it")
         parts: list[RenderableType] = [head, Text(example_call(platform)), table(rows(platform, figures, now))]
+        parts += [Text(line) for line in scales(platform)]
         parts += [Text(self._news.here(remark), style="yellow") for remark in remarks(platform)]
         return Group(*parts, Text(f"logs: {self._logs}", style="dim"))
 

@@ -13,17 +13,10 @@ from support_fake_executor import capacity_for_tests
 from support_reuse_logs import ServedLog, conversation_turns, mean_and_most, serve_conversations, served_ratio
 from support_scheduling import NAMESPACE, Engine, request
 
+from sapwood_contract.curve import Curve, CurvePoint, describe_curve, hit_ratio_at, no_curve
 from sapwood_engine.core.admission import SchedulerConfig
 from sapwood_engine.core.keys import token_key
-from sapwood_engine.core.miss_ratio import (
-    LEAST_SAMPLES,
-    Curve,
-    CurvePoint,
-    MissRatio,
-    describe_curve,
-    hit_ratio_at,
-    no_curve,
-)
+from sapwood_engine.core.miss_ratio import LEAST_SAMPLES, MissRatio
 from sapwood_engine.core.prefix_cache import PrefixCache
 from sapwood_engine.core.request import Namespace
 from sapwood_engine.core.scheduler import Scheduler

@@ -1,4 +1,4 @@
-"""A machine that submits, aborts, plans, settles, fails and flushes in any order, on pools too small for
+"""A machine that submits, warms, aborts, plans, settles, fails and flushes in any order, on pools too small for
 comfort.
 
 The naive model is `reference_tokens`: whatever happened, a request that ends normally has exactly the
@@ -20,6 +20,7 @@ from sapwood_contract.launch import EvictionPolicyName, SchedulerPolicy
 from sapwood_engine.core.admission import Accepted, SchedulerConfig, max_output
 from sapwood_engine.core.keys import KeyUnit
 from sapwood_engine.core.request import Namespace, Request, SamplingParams
+from sapwood_engine.core.warming import WarmPrefix
 
 VOCABULARY = 3
 """So few tokens that prompts share prefixes and outputs run into other prompts."""
@@ -179,6 +180,21 @@ class SchedulerMachine(RuleBasedStateMachine):
     def settle(self) -> None:
         self.engine.settle()
 
+    @rule(
+        prompt=st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=30),
+        namespace=st.sampled_from(NAMESPACES),
+        uses=st.floats(0, 9),
+    )
+    def warm(self, prompt: list[int], namespace: Namespace, uses: float) -> None:
+        """Whatever is computed unasked, no answer is another for it."""
+        self.engine.scheduler.warm([WarmPrefix(namespace, tuple(prompt), uses * len(prompt))], self.engine.now)
+        self.engine.check()
+
+    @rule()
+    def stop_warming(self) -> None:
+        self.engine.scheduler.stop_warming()
+        self.engine.check()
+
     @rule(num_steps=st.integers(1, 20), overlap=st.booleans())
     def run_a_while(self, num_steps: int, overlap: bool) -> None:
         self.engine.overlap = overlap
@@ -196,6 +212,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         engine = self.engine
         # Liveness: alone and without the cache a request takes fewer steps than it has tokens.
         num_tokens = sum(len(r.prompt_ids) + r.stop.max_tokens for r in self.requests.values())
+        num_tokens += 30 * engine.scheduler.warm_counts().num_waiting
         engine.run(max_steps=20 * num_tokens + 100)
         counts = engine.cache.counts()
         assert (counts.owned, counts.protected) == (0, 0)

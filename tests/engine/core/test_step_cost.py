@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sapwood_contract.metrics import STEP_COSTS
 from sapwood_engine.core.step_cost import StepCosts, StepWork, chunk_keys
 
 Machine = Callable[[StepWork], float]
@@ -158,3 +159,23 @@ def test_affordable_is_the_longest_chunk_within_the_time(
 
 def test_every_token_of_a_chunk_reads_all_before_it_and_itself() -> None:
     assert chunk_keys(10, 3) == 11 + 12 + 13
+
+
+def test_a_part_is_told_once_ten_steps_had_something_of_it_and_none_before_any_step() -> None:
+    costs = StepCosts()
+    assert costs.known() == {}
+    for length in range(10):
+        assert costs.known() == {}
+        costs.observe(StepWork(1, 100 + 50 * length), CPU(StepWork(1, 100 + 50 * length)))
+    assert set(costs.known()) == {"base", "decode", "decode_key"}
+    for length in range(1, 11):
+        assert "prefill_token" not in costs.known()
+        work = StepWork(0, 0, 20 * length, chunk_keys(0, 20 * length))
+        costs.observe(work, CPU(work))
+    assert set(costs.known()) == set(STEP_COSTS)
+
+
+def test_what_is_told_of_a_part_is_what_a_quiet_machine_takes_for_it() -> None:
+    known = fitted(CPU, Random(5), num_steps=400).known()
+    assert known["prefill_token"] == pytest.approx(0.57e-3, rel=0.1)
+    assert known["decode"] == pytest.approx(0.8e-3, rel=0.25)

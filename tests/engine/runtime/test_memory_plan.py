@@ -26,6 +26,7 @@ def cache(*, page_size: int = 16, kv_tokens: int | None = None, memory_fraction:
         events_token_ids=False,
         miss_ratio_curve=True,
         mrc_sample_rate=0.05,
+        warm_wait_seconds=0.0,
     )
 
 

@@ -17,6 +17,7 @@ from sapwood_engine.core.step import Admitted, Evicted, Preempted
 from sapwood_engine.service.cache_gauges import CACHE_GAUGES
 from sapwood_engine.service.messages import Delta, StepStats, TokenBatch
 from sapwood_engine.service.metrics import EngineMetrics, RequestTimes
+from sapwood_engine.service.step_cost_gauge import STEP_COST_GAUGE
 from sapwood_metrics.exposition import OPENMETRICS
 
 MODEL = {"model": "m"}
@@ -61,7 +62,7 @@ def test_series_are_exactly_those_of_the_contract_and_there_before_any_request()
             if not family.name.endswith("_info"):
                 assert sample.labels.keys() - {"le"} == set(wanted[name].labels)
         assert family.documentation == wanted[name].help
-        assert family.samples or name == "sapwood_model" or name in CACHE_GAUGES
+        assert family.samples or name in ("sapwood_model", STEP_COST_GAUGE, *CACHE_GAUGES)
 
 
 def test_a_pod_exports_far_fewer_series_than_allowed() -> None:

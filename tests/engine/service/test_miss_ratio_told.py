@@ -1,16 +1,19 @@
-"""The miss-ratio curve on its way out: from the loop once a second at most, into series and `/admin/cache`."""
+"""What the worker fits, on its way out, once a second at most: the miss-ratio curve into series and `/admin/cache`, the
+costs of steps into series.
+"""
 
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 from prometheus_client.parser import text_string_to_metric_families
 from support_fake_executor import FakeExecutor
 from support_service import options, small_capacity
 
+from sapwood_contract.curve import Curve, CurvePoint
 from sapwood_contract.http import LoadSnapshot
 from sapwood_engine.config import engine_config
-from sapwood_engine.core.miss_ratio import Curve, CurvePoint
 from sapwood_engine.core.request import Namespace, Request, RequestId, SamplingParams, StopRules
 from sapwood_engine.core.step import StepResult
 from sapwood_engine.service.engine_loop import EngineLoop
@@ -37,7 +40,9 @@ class SlowExecutor(FakeExecutor):
 
     def collect(self) -> StepResult:
         self.now += self._seconds
-        return super().collect()
+        result = super().collect()
+        result.seconds = self._seconds
+        return result
 
 
 class Turns:
@@ -156,3 +161,31 @@ def test_the_series_are_the_curve_at_multiples_of_the_capacity() -> None:
         "sapwood_working_set_tokens": 320.0,
         "sapwood_regret_tokens_total": 45.0,
     }
+
+
+# --- costs of steps
+
+
+def test_costs_of_steps_are_told_once_a_second_at_most_and_only_where_they_changed() -> None:
+    sent = told([submit(number, max_tokens=8) for number in range(20)], step_seconds=0.25)
+    batches = [message for message in sent if isinstance(message, TokenBatch)]
+    costs = [batch.step_costs for batch in batches if batch.step_costs is not None]
+    assert 2 <= len(costs) <= len(batches) // 3
+    assert {"decode", "base"} <= set(costs[-1])
+    assert all(one != other for one, other in pairwise(costs))
+
+
+def test_costs_are_absent_until_they_are_told_and_gone_with_the_worker() -> None:
+    metrics = EngineMetrics("m")
+
+    def shown() -> dict[str, float]:
+        families = text_string_to_metric_families(metrics.render().body.decode())
+        samples = [sample for family in families for sample in family.samples]
+        return {each.labels["part"]: each.value for each in samples if each.name == "sapwood_step_cost_seconds"}
+
+    assert shown() == {}
+    metrics.observe(TokenBatch(deltas=[], load=LoadSnapshot(), step_costs={"decode": 0.25}))
+    metrics.observe(TokenBatch(deltas=[], load=LoadSnapshot()))
+    assert shown() == {"decode": 0.25}
+    metrics.worker_ended()
+    assert shown() == {}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import fsum
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from sapwood_gateway.core.affinity import (
     ANY_COPIES,
+    NO_SHARES,
     Candidate,
     Decision,
     Reason,
@@ -42,6 +44,7 @@ def chosen(
     key: bytes = b"",
     session: str | None = None,
     copies: tuple[int, int] = ANY_COPIES,
+    shares: Mapping[str, float] = NO_SHARES,
     weights: Weights = WEIGHTS,
 ) -> Decision:
     return choose(
@@ -52,6 +55,7 @@ def chosen(
         mean_recent_tokens=fsum(each.recent_tokens for each in candidates) / len(candidates),
         cache_tokens=CACHE_TOKENS,
         copies=copies,
+        shares=shares,
         weights=weights,
     )
 
@@ -153,6 +157,22 @@ def test_what_nobody_holds_is_spread_by_its_key_as_long_as_all_are_about_as_busy
     assert set(places.values()) == set("abcd")
     without_b = [each for each in fleet if each.replica != "b"]
     assert all(chosen(*without_b, key=b"%d" % key).replica == place for key, place in places.items() if place != "b")
+
+
+def test_what_nobody_holds_goes_to_a_part_of_a_replica_as_its_share_and_only_ever_comes_to_it() -> None:
+    fleet = [candidate(name) for name in "abcd"]
+    before: dict[int, str] = {}
+    for share in (0.1, 0.5, 1.0):
+        places = {key: chosen(*fleet, key=b"%d" % key, shares={"b": share}).replica for key in range(3_000)}
+        assert Counter(places.values())["b"] / 3_000 == pytest.approx(share / (3 + share), abs=0.02)
+        assert all(places[key] in (was, "b") for key, was in before.items())
+        before = places
+    assert before == {key: chosen(*fleet, key=b"%d" % key).replica for key in range(3_000)}
+
+
+def test_a_decision_tells_as_what_part_of_a_replica_the_chosen_one_counts() -> None:
+    assert chosen(candidate("a"), candidate("b", 2_000), shares={"b": 0.5}).share == 0.5
+    assert chosen(candidate("a", 2_000), candidate("b"), shares={"b": 0.5}).share == 1.0
 
 
 def test_a_key_never_outweighs_load() -> None:

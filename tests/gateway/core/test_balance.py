@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
 
-from sapwood_gateway.core.balance import NO_REPORT, Fitness, NoReplica, Report, Standing, able, fitness, pick, with_room
+from sapwood_contract.routing import RoutingPolicy
+from sapwood_gateway.core.balance import (
+    NO_REPORT,
+    Fitness,
+    NoReplica,
+    Report,
+    Standing,
+    able,
+    by_load,
+    fitness,
+    pick,
+    with_room,
+)
 from sapwood_gateway.core.circuit import Closed, HalfOpen, Open
 from sapwood_gateway.core.routes import Replica, Service, ServiceKey
 
@@ -69,6 +82,8 @@ WELL = standing("a")
         (replace(WELL, replica=replace(WELL.replica, is_terminating=True)), "terminating"),
         (replace(WELL, replica=replace(WELL.replica, is_ready=False)), "not_ready"),
         (replace(WELL, report=replace(NO_REPORT, state="draining")), "draining"),
+        (replace(WELL, replica=replace(WELL.replica, is_cordoned=True)), "cordoned"),
+        (replace(WELL, replica=replace(WELL.replica, is_cordoned=True, is_terminating=True)), "terminating"),
         (replace(WELL, report=replace(NO_REPORT, state="warming")), "fit"),  # old news: the cluster says ready
         (replace(WELL, circuit=Open(until=5.1, num_rests=1)), "resting"),
         (replace(WELL, circuit=Open(until=5.0, num_rests=1)), "fit"),
@@ -122,6 +137,87 @@ def test_a_replica_that_has_said_nothing_yet_takes_nothing_of_a_service_that_ask
     assert able([silent], locked, "base", tried=(), now=0.0) == NoReplica(("not_heard_from",))
     gone = replace(silent, replica=replace(silent.replica, is_terminating=True))
     assert able([gone], locked, "base", tried=(), now=0.0) == NoReplica(("terminating",))
+
+
+CORDONED = replace(WELL, replica=replace(WELL.replica, is_cordoned=True))
+LOCKED = replace(SERVICE, authentication="ApiKey")
+BUSY = standing("b", own=100)
+
+
+@pytest.mark.parametrize(
+    ("seen", "taken"),
+    [
+        ([CORDONED, BUSY], ["b"]),
+        ([CORDONED, replace(BUSY, replica=replace(BUSY.replica, is_ready=False))], ["a"]),
+        ([CORDONED, replace(BUSY, circuit=Open(until=9.0, num_rests=1))], ["a"]),
+        ([CORDONED, replace(BUSY, replica=replace(BUSY.replica, is_cordoned=True))], ["a", "b"]),
+    ],
+)
+def test_a_cordoned_replica_takes_a_request_only_where_no_other_one_can(seen: list[Standing], taken: list[str]) -> None:
+    fit = able(seen, SERVICE, "base", tried=(), now=0.0)
+    assert isinstance(fit, list)
+    assert [each.replica.id for each in fit] == taken
+
+
+@pytest.mark.parametrize(
+    ("seen", "service", "model", "tried", "why"),
+    [
+        (CORDONED, SERVICE, "base", {"a"}, "cordoned"),
+        (replace(CORDONED, circuit=HalfOpen(num_rests=1)), SERVICE, "base", (), "cordoned"),
+        (replace(CORDONED, report=replace(NO_REPORT, state="draining")), SERVICE, "base", (), "draining"),
+        (CORDONED, SERVICE, "former", (), "of_another_model"),
+        (CORDONED, LOCKED, "base", (), "knows_no_gateway"),
+        (replace(CORDONED, report=NO_REPORT), LOCKED, "base", (), "not_heard_from"),
+    ],
+)
+def test_a_cordoned_replica_that_could_not_take_it_otherwise_is_no_last_resort(
+    seen: Standing, service: Service, model: str, tried: set[str], why: Fitness
+) -> None:
+    assert able([seen], service, model, tried=tried, now=0.0) == NoReplica((why,))
+
+
+@pytest.mark.parametrize(
+    ("reasons", "holds"),
+    [
+        ((), True),
+        (("not_ready",), True),
+        (("cordoned", "terminating", "draining"), True),
+        (("cordoned", "tried"), False),
+        (("resting",), False),
+        (("full",), False),
+        (("of_another_model",), False),
+    ],
+)
+def test_a_service_whose_replicas_all_leave_or_are_not_ready_is_one_that_another_comes_to(
+    reasons: tuple[Fitness, ...], holds: bool
+) -> None:
+    assert NoReplica(reasons).until_another_comes == holds
+
+
+@pytest.mark.parametrize("policy", ["LeastLoad", "RoundRobin", "PrefixAffinity"])
+def test_idle_replicas_and_a_newcomer_share_as_it_counts(policy: RoutingPolicy) -> None:
+    equal = [standing(id_) for id_ in "abcd"]
+    picked = Counter(by_load(equal, policy, turn, {"b": 0.5}).replica.id for turn in range(3_500))
+    assert picked["b"] == pytest.approx(500, abs=2)
+    assert all(picked[id_] == pytest.approx(1_000, rel=0.02) for id_ in "acd")
+
+
+def test_a_newcomer_without_load_takes_no_more_than_its_turns_beside_busy_ones() -> None:
+    fleet = [standing("a", own=20), standing("b", own=21), standing("new")]
+    picked = Counter(by_load(fleet, "LeastLoad", turn, {"new": 0.1}).replica.id for turn in range(2_100))
+    assert picked["new"] == pytest.approx(100, abs=2)
+    assert picked["b"] == 0
+
+
+def test_a_newcomer_that_has_more_to_do_than_others_gives_its_turn_away() -> None:
+    fleet = [standing("a", own=2), standing("new", own=3)]
+    assert {by_load(fleet, "LeastLoad", turn, {"new": 0.5}).replica.id for turn in range(50)} == {"a"}
+    assert {by_load(fleet, "RoundRobin", turn, {"new": 0.5}).replica.id for turn in range(50)} == {"a", "new"}
+
+
+def test_newcomers_among_themselves_are_chosen_as_any_others() -> None:
+    fleet = [standing("a", own=2), standing("b", own=1)]
+    assert {by_load(fleet, "LeastLoad", turn, {"a": 0.9, "b": 0.1}).replica.id for turn in range(50)} == {"b"}
 
 
 def test_where_none_can_take_it_each_one_has_a_reason() -> None:

@@ -156,6 +156,28 @@ def test_a_config_map_may_speak_of_its_own_namespace_only() -> None:
     assert "is not the ConfigMap's own" in facts.problems[0]
 
 
+def test_the_route_names_the_pods_that_are_cordoned_and_a_new_one_of_that_name_is_another_replica() -> None:
+    route = dataclasses.replace(ROUTE, cordoned=("p1", "gone"))
+    pods = endpoint_slice(endpoint("p1", IPV4), endpoint("p2", "10.1.0.6"))
+    found = routes_of([config_map(route)], [pods]).routes.of(CHAT)
+    assert [(each.name, each.is_cordoned) for each in found] == [("p1", True), ("p2", False)]
+    again = endpoint("p2", "10.1.0.6")
+    again["targetRef"]["uid"] = "another"
+    (_, before), (after, _) = (
+        found,
+        routes_of([config_map(route)], [endpoint_slice(endpoint("p1", IPV4), again)]).routes.of(CHAT),
+    )
+    assert (after.name, after.url) == (before.name, before.url)
+    assert after.id != before.id
+
+
+def test_a_cordoned_pod_in_two_slices_is_cordoned() -> None:
+    route = dataclasses.replace(ROUTE, cordoned=("p1",))
+    slices = [endpoint_slice(endpoint("p1", IPV4), name="s1"), endpoint_slice(endpoint("p1", IPV6), name="s2")]
+    (replica,) = routes_of([config_map(route)], slices).routes.of(CHAT)
+    assert replica.is_cordoned
+
+
 def own_ports(http: int, admin: int, *endpoints: Json, name: str) -> Json:
     ports = [{"name": "http", "port": http}, {"name": "admin", "port": admin}, {"name": "other", "port": 1}]
     return {**endpoint_slice(*endpoints, name=name), "ports": ports}

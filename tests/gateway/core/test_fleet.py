@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import replace
+from typing import get_args
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from sapwood_gateway.core.balance import NoReplica, Report
+from sapwood_contract.routing import RoutingPolicy
+from sapwood_gateway.core.balance import NoReplica, Report, fitness
 from sapwood_gateway.core.block_names import CacheFacts, Naming, PromptSpace, prompt_of
 from sapwood_gateway.core.circuit import CircuitSettings
 from sapwood_gateway.core.fleet import Fleet, Lease
@@ -167,6 +170,16 @@ def test_a_service_routed_by_prefix_sends_a_prompt_where_it_was_before() -> None
         three.end(again, now=0.0)
 
 
+def test_a_prompt_goes_by_prefix_where_it_was_or_where_nobody_has_any_of_it_and_a_spill_does_not() -> None:
+    pair = by_prefix("a", "b")
+    new = asked(pair, 1, 2)
+    assert (new.reason, new.is_by_prefix) == ("least_load", True)
+    pair.end(new, now=0.0)
+    holds = [asked(pair, 1, 2) for _ in range(40)]
+    assert {(each.reason, each.is_by_prefix) for each in holds} == {("prefix", True), ("spill", False)}
+    assert not begin(pair).is_by_prefix
+
+
 def test_a_service_says_on_how_many_replicas_a_hot_beginning_is_kept() -> None:
     for least, holders in ((1, 1), (3, 3)):
         made = by_prefix("a", "b", "c", "d")
@@ -255,6 +268,153 @@ def test_whatever_may_let_a_request_in_is_told() -> None:
     assert told == [0, 0, 0, 0]
 
 
+# --- who is about to leave
+
+
+def cordoned(one: Fleet, *ids: str) -> Fleet:
+    """``one``, whose replicas with these ids are cordoned and no other is."""
+    replicas = tuple(replace(each, is_cordoned=each.id in ids) for each in one.routes.of(CHAT))
+    one.update(replace(one.routes, replicas={CHAT: replicas}))
+    return one
+
+
+def test_a_cordoned_replica_gets_no_new_request_and_keeps_those_that_it_has() -> None:
+    pair = fleet("a", "b")
+    lease = begin(pair, tried=("b",))
+    cordoned(pair, "a")
+    assert {begin(pair).replica.id for _ in range(9)} == {"b"}
+    assert pair.num_own_by_name(CHAT) == {"a": 1, "b": 9}
+    pair.succeeded(lease.replica.id)
+    pair.end(lease, now=0.0)
+    assert pair.num_own_by_name(CHAT) == {"a": 0, "b": 9}
+    assert pair.census(0.0) == {"cordoned": 1, "fit": 1}
+
+
+def test_a_replica_that_is_cordoned_no_longer_gets_requests_again() -> None:
+    pair = cordoned(cordoned(fleet("a", "b"), "a"))
+    assert {begin(pair).replica.id for _ in range(4)} == {"a", "b"}
+
+
+def test_where_all_are_cordoned_a_request_is_served_all_the_same() -> None:
+    pair = with_queue(cordoned(fleet("a", "b"), "a", "b"))
+    assert {begin(pair).replica.id for _ in range(4)} == {"a", "b"}
+    assert pair.can_begin(CHAT, "m", now=0.0)
+
+
+def test_a_full_replica_is_waited_for_rather_than_a_cordoned_one_used() -> None:
+    pair = with_queue(cordoned(fleet("a", "b"), "a"))
+    pair.reported("b", Report("ready", 9, 0, 0, max_running=1))
+    assert pair.begin(CHAT, "m", tried=(), now=0.0) == NoReplica(("full",))
+
+
+def session(fleet: Fleet, number: int) -> Lease:
+    """A request of one session whose prompt nobody has seen before."""
+    prompts = {naming: prompt_of([number] * 8, naming, PromptSpace(), "s") for naming in fleet.prefixes.namings(CHAT)}
+    lease = fleet.begin(CHAT, "m", tried=(), now=0.0, prompts=prompts)
+    assert isinstance(lease, Lease)
+    return lease
+
+
+def test_prefixes_and_sessions_move_on_from_a_cordoned_replica_and_its_blocks_stay_known_until_it_has_gone() -> None:
+    three = by_prefix("a", "b", "c")
+    first = asked(three, 1, 2).replica.id
+    stuck = session(three, 1).replica.id
+    held = three.prefixes.num_blocks_of(first)
+    cordoned(three, first, stuck)
+    moved, moved_session = asked(three, 1, 2), session(three, 2)
+    assert {moved.replica.id, moved_session.replica.id}.isdisjoint({first, stuck})
+    assert (moved.placed.decision.matched_tokens if moved.placed else None) == 0
+    assert asked(three, 1, 2).replica.id == moved.replica.id
+    assert session(three, 3).replica.id == moved_session.replica.id
+    assert three.prefixes.num_blocks_of(first) == held
+    three.update(routes_by_prefix(*({"a", "b", "c"} - {first})))
+    assert three.prefixes.num_blocks_of(first) is None
+
+
+def routes_by_prefix(*ids: str) -> Routes:
+    return Routes({CHAT: Service(CHAT, ("m",), "PrefixAffinity")}, {CHAT: tuple(replica(id_) for id_ in sorted(ids))})
+
+
+def test_a_replica_of_a_name_that_was_there_before_is_another_one() -> None:
+    one = by_prefix("a")
+    asked(one, 1, 2)
+    for _ in range(3):
+        one.failed("a", now=0.0)
+    again = replace(replica("a of today"), name="a")
+    one.update(Routes(one.routes.services, {CHAT: (again,)}))
+    one.reported(again.id, Report("ready", 0, 0, 0, cache=CACHE))
+    assert one.standing(again).num_own == 0
+    assert one.prefixes.num_blocks == 0
+    assert one.num_own_by_name(CHAT) == {"a": 1}  # of the former one, which has not ended
+    assert asked(one, 1, 2).replica.id == again.id
+
+
+def test_requests_on_a_replica_that_has_gone_are_told_of_by_its_name_until_they_end() -> None:
+    pair = fleet("a", "b")
+    lease = begin(pair, tried=("b",))
+    pair.update(routes("b"))
+    assert pair.num_own_by_name(CHAT) == {"a": 1, "b": 0}
+    pair.end(lease, now=0.0)
+    assert pair.num_own_by_name(CHAT) == {"b": 0}
+
+
+# --- who has just come
+
+
+REQUESTS_PER_SECOND = 60
+
+
+def shares_over_time(policy: RoutingPolicy, *, seconds_each: float) -> list[float]:
+    """Return a newcomer's share of all requests, beside three others, in each of seven times 5 seconds.
+
+    ``seconds_each``: how long one takes.
+    """
+    made = Fleet(circuit=SETTINGS)
+    for ids in ("abc", "abcn"):
+        service = Service(CHAT, ("m",), policy)
+        made.update(Routes({CHAT: service}, {CHAT: tuple(replica(id_) for id_ in ids)}))
+        for id_ in ids:
+            made.reported(id_, Report("ready", 0, 0, 0, cache=replace(CACHE, capacity_blocks=4_000)))
+    counts = [Counter[str]() for _ in range(7)]
+    running: deque[tuple[float, Lease]] = deque()
+    for number in range(35 * REQUESTS_PER_SECOND):
+        now = number / REQUESTS_PER_SECOND
+        while running and running[0][0] <= now:
+            made.end(running.popleft()[1], now=now)
+        prompt = prompt_of([number] * 64, CACHE.naming, PromptSpace(), None)
+        lease = made.begin(CHAT, "m", tried=(), now=now, prompts={CACHE.naming: prompt})
+        assert isinstance(lease, Lease)
+        running.append((now + seconds_each, lease))
+        counts[int(now // 5)][lease.replica.id] += 1
+    return [count["n"] / count.total() for count in counts]
+
+
+@pytest.mark.parametrize("seconds_each", [0.0, 1.0], ids=["idle", "busy"])
+@pytest.mark.parametrize("policy", get_args(RoutingPolicy))
+def test_a_replica_that_has_just_become_ready_comes_to_its_share_little_by_little(
+    policy: RoutingPolicy, seconds_each: float
+) -> None:
+    shares = shares_over_time(policy, seconds_each=seconds_each)
+    growing = [(seconds + 2.5) / 30 for seconds in range(0, 30, 5)]
+    expected = [*(share / (3 + share) for share in growing), 0.25]
+    assert shares == pytest.approx(expected, abs=0.05)
+
+
+@pytest.mark.parametrize("policy", get_args(RoutingPolicy))
+def test_the_only_replica_that_can_take_requests_takes_them_however_new_it_is(policy: RoutingPolicy) -> None:
+    made = cordoned(fleet("a"))
+    made.update(routes("a", "b"))
+    cordoned(made, "a")
+    assert {begin(made).replica.id for _ in range(9)} == {"b"}
+
+
+def test_while_all_others_are_full_a_newcomer_takes_what_it_can() -> None:
+    made = fleet("a")
+    made.update(routes("a", "b"))
+    made.reported("a", Report("ready", 30, 0, 0, max_running=8))
+    assert {begin(made).replica.id for _ in range(9)} == {"b"}
+
+
 class FleetMachine(RuleBasedStateMachine):
     """Against a naive model: the number of our requests on each replica."""
 
@@ -263,18 +423,26 @@ class FleetMachine(RuleBasedStateMachine):
         self.fleet = Fleet(circuit=SETTINGS)
         self.now = 0.0
         self.present: set[str] = set()
+        self.cordoned: set[str] = set()
         self.leases: list[Lease] = []
 
-    @rule(ids=st.sets(st.sampled_from("abcd")))
-    def discover(self, ids: set[str]) -> None:
-        self.present = ids
+    @rule(ids=st.sets(st.sampled_from("abcd")), leaving=st.sets(st.sampled_from("abcd")))
+    def discover(self, ids: set[str], leaving: set[str]) -> None:
+        self.present, self.cordoned = ids, leaving & ids
+        cordoned(self.fleet, *leaving)
         self.fleet.update(routes(*sorted(ids)))
+        cordoned(self.fleet, *leaving)
 
     @rule(tried=st.sets(st.sampled_from("abcd"), max_size=2))
     def request(self, tried: set[str]) -> None:
         lease = self.fleet.begin(CHAT, "m", tried=tried, now=self.now)
         if isinstance(lease, Lease):
             assert lease.replica.id in self.present - tried
+            if lease.replica.id in self.cordoned:  # a last resort: each of the others rests, or was tried
+                others = [
+                    each for each in self.fleet.routes.of(CHAT) if each.id in self.present - self.cordoned - tried
+                ]
+                assert all(fitness(self.fleet.standing(each), tried=(), now=self.now) == "resting" for each in others)
             self.leases.append(lease)
 
     @rule(data=st.data(), how=st.sampled_from(["succeeded", "failed", "abandoned"]))
@@ -301,6 +469,7 @@ class FleetMachine(RuleBasedStateMachine):
         assert self.fleet.num_own == len(self.leases)
         counts = Counter(lease.replica.id for lease in self.leases)
         assert all(self.fleet.num_own_on(id_) == counts[id_] for id_ in "abcd")
+        assert self.fleet.num_own_by_name(CHAT) == {id_: counts[id_] for id_ in self.present | counts.keys()}
 
     def teardown(self) -> None:
         """Once all has ended and every rest is over, each replica that is there can be reached."""

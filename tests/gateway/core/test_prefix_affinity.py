@@ -135,6 +135,43 @@ def test_a_new_replica_is_not_given_everything_until_it_has_caught_up() -> None:
     assert all(80 <= count <= 120 for count in placed.values())
 
 
+def test_what_a_part_of_a_replica_is_given_counts_as_much_more() -> None:
+    made = policy("a", "b", "new")
+    shares = {"new": 0.25}
+    placed: Counter[str] = Counter()
+    for number in range(2_000):
+        asked = prompt(f"x{number}", blocks_each=4)
+        decision = made.decide(asked, idle("a", "b", "new"), shares=shares)
+        made.sent(asked, decision)
+        made.answered(decision.replica, 50 / decision.share)
+        placed[decision.replica] += 1
+    assert placed["new"] / placed.total() == pytest.approx(0.25 / 2.25, abs=0.02)
+    # Nor does it have anything to catch up on when it counts in full.
+    later = Counter(send(made, prompt(f"y{n}", blocks_each=4), idle("a", "b", "new")).replica for n in range(90))
+    assert all(later[name] == pytest.approx(30, abs=12) for name in ("a", "b", "new"))
+
+
+def test_a_replica_that_takes_prompts_again_is_not_given_all_until_it_has_caught_up() -> None:
+    made = policy("a", "b", "rested")
+    for number in range(400):
+        send(made, prompt(f"x{number}", blocks_each=4), idle("a", "b"))
+    made.level("rested")
+    made.level("nobody")
+    placed = Counter(
+        send(made, prompt(f"y{number}", blocks_each=4), idle("a", "b", "rested")).replica for number in range(300)
+    )
+    assert all(80 <= count <= 120 for count in placed.values())
+
+
+def test_what_a_replica_holds_that_cannot_take_the_prompt_draws_nothing() -> None:
+    made = policy("a", "b", "c", "cordoned")
+    send(made, prompt("system"), idle("cordoned"))
+    # Nobody else holds the beginning: those that share it gather on one, as if nobody held it.
+    placed = {made.decide(prompt("system", f"q{number}"), idle("a", "b", "c")).replica for number in range(20)}
+    assert len(placed) == 1
+    assert made.decide(prompt("system", "q"), idle("a", "b", "c")).matched_tokens == 0
+
+
 def test_what_comes_in_for_a_replica_that_has_left_is_passed_over() -> None:
     made = policy("a", "b", events=True)
     asked = prompt("x")

@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator
 
 import aiohttp
 import pytest
-from support_gateway import CHAT, MODEL, Gateway, behind, echo, gateway, routes, serving
+from support_gateway import CHAT, MODEL, Gateway, admin_app, behind, echo, gateway, routes, serving
 
 from sapwood_contract.metrics import GATEWAY_ROUTES, SERIES
 from sapwood_gateway.core.routes import Routes, Service, ServiceKey
-from sapwood_gateway.shell.app import Traffic, build_admin_app, build_app
+from sapwood_gateway.shell.app import Traffic, build_app
 from sapwood_gateway.shell.auth import Auth
 
 CODE = ServiceKey("lab", "code")
@@ -64,6 +64,8 @@ async def test_one_model_is_found_by_its_name_even_with_a_slash(running: Gateway
         ("GET", "/openapi.json", 404, "not_found"),
         ("GET", "/admin/load", 404, "not_found"),
         ("GET", "/admin/cache", 404, "not_found"),
+        ("GET", "/admin/demand", 404, "not_found"),
+        ("GET", "/admin/trace", 404, "not_found"),
         ("POST", "/admin/flush", 404, "not_found"),
         ("POST", "/admin/drain", 404, "not_found"),
         ("POST", "/admin/abort", 404, "not_found"),
@@ -140,7 +142,7 @@ async def test_traffic_is_drained_when_the_last_request_has_left() -> None:
 
 async def test_probes_follow_discovery_and_draining(running: Gateway) -> None:
     discovered = False
-    app = build_admin_app(running.metrics, traffic=running.traffic, is_discovered=lambda: discovered)
+    app = admin_app(running, is_discovered=lambda: discovered)
     async with serving(app) as url, aiohttp.ClientSession(url) as client:
 
         async def states() -> list[tuple[int, str]]:
@@ -158,7 +160,7 @@ async def test_probes_follow_discovery_and_draining(running: Gateway) -> None:
 
 
 async def test_the_metrics_are_those_of_the_contract(running: Gateway) -> None:
-    app = build_admin_app(running.metrics, traffic=running.traffic, is_discovered=lambda: True)
+    app = admin_app(running)
     async with serving(app) as url, aiohttp.ClientSession(url) as client, client.get("/metrics") as response:
         assert response.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
         text = await response.text()

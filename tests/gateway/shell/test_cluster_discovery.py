@@ -31,8 +31,8 @@ class WatchedFleet(Fleet):
         super().__init__(circuit=CircuitSettings())
         self._updated = asyncio.Condition()
 
-    def update(self, routes: Routes) -> None:
-        super().update(routes)
+    def update(self, routes: Routes, *, are_all_old: bool = False) -> None:
+        super().update(routes, are_all_old=are_all_old)
         self._waking = asyncio.ensure_future(self._wake())
 
     async def _wake(self) -> None:

@@ -22,8 +22,10 @@ from sapwood_gateway.shell.discovery.file import FileDiscovery
 CHAT = ServiceKey("default", "chat")
 
 
-def config_map() -> dict[str, Any]:
-    route = ServiceRoute(namespace="default", service="chat", models=("m",), engine_service="chat-engine")
+def config_map(*cordoned: str) -> dict[str, Any]:
+    route = ServiceRoute(
+        namespace="default", service="chat", models=("m",), engine_service="chat-engine", cordoned=cordoned
+    )
     return {"kind": "ConfigMap", "metadata": {"name": "chat-routing"}, "data": {"service.json": to_json(route)}}
 
 
@@ -94,6 +96,14 @@ def test_a_change_is_taken_over_and_yaml_does_as_well(setting: Setting) -> None:
     setting.write(items(config_map(), a_slice(9000)))
     setting.write("\n---\n".join(json.dumps(each, indent=1) for each in (config_map(), a_slice(9100))) + "\n# end\n")
     assert setting.ready() == [("http://127.0.0.1:9100", True)]
+
+
+def test_a_replica_is_cordoned_by_its_name(setting: Setting) -> None:
+    setting.write(items(config_map("127.0.0.1:9100"), a_slice(9000), a_slice(9100)))
+    assert [(each.name, each.is_cordoned) for each in setting.fleet.routes.of(CHAT)] == [
+        ("127.0.0.1:9000", False),
+        ("127.0.0.1:9100", True),
+    ]
 
 
 ALIASES = "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12))

@@ -13,7 +13,7 @@ from support_gateway import nobody, serving
 
 from sapwood_contract.http import EngineLoad, LoadSnapshot
 from sapwood_gateway.core.circuit import CircuitSettings
-from sapwood_gateway.core.fleet import Fleet
+from sapwood_gateway.core.fleet import Fleet, Lease
 from sapwood_gateway.core.routes import Replica, ServiceKey
 from sapwood_gateway.shell.credentials import Shown
 from sapwood_gateway.shell.discovery.listed import ListedDiscovery
@@ -184,6 +184,17 @@ def test_an_engine_is_used_while_it_says_that_it_is_ready() -> None:
     assert ready_ones(fleet) == ["a", "b"]
     discovery.heard(A, dataclasses.replace(READY, state="draining"))
     assert ready_ones(fleet) == ["b"]
+
+
+@pytest.mark.parametrize(("first", "starts_slowly"), [(READY, False), (Unreachable(), True)])
+def test_an_engine_starts_slowly_that_gets_ready_after_all_have_been_asked(first: Heard, starts_slowly: bool) -> None:
+    discovery, fleet = listed()
+    discovery.heard(A, READY)
+    discovery.heard(B, first)
+    discovery.heard(B, READY)
+    leases = [fleet.begin(M, "m", tried=(), now=0.0) for _ in range(40)]
+    num_on_b = sum(isinstance(lease, Lease) and lease.replica.id == "b" for lease in leases)
+    assert (num_on_b < 10) == starts_slowly
 
 
 def test_an_engine_that_went_away_is_not_used_and_its_model_stays_known() -> None:

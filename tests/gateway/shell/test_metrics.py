@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import aiohttp
-from support_gateway import CHAT, MODEL, Gateway, behind, drop, echo, gateway, routes, serving, status, upstream
+from support_gateway import (
+    CHAT,
+    MODEL,
+    Gateway,
+    admin_app,
+    behind,
+    drop,
+    echo,
+    gateway,
+    routes,
+    serving,
+    status,
+    upstream,
+)
 from support_series import Scrape, scrape_of
 
 from sapwood_gateway.core.routes import Routes, Service, ServiceKey
 from sapwood_gateway.core.tenants import Tenant, Tenants, key_digest
-from sapwood_gateway.shell.app import build_admin_app
 
 PATH = "/v1/chat/completions"
 OTHER = ServiceKey("lab", "code")
@@ -114,7 +126,7 @@ async def test_a_fault_of_the_gateway_counts_as_one() -> None:
 
 async def test_a_scraper_gets_openmetrics_where_it_asks_for_it() -> None:
     async with gateway(routes()) as running:
-        admin = build_admin_app(running.metrics, traffic=running.traffic, is_discovered=lambda: True)
+        admin = admin_app(running)
         async with serving(admin) as url, aiohttp.ClientSession(url) as client:
             for accept, kind in (
                 ("*/*", "text/plain"),

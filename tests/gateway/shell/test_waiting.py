@@ -11,19 +11,25 @@ from dataclasses import replace
 import pytest
 from aiohttp.test_utils import make_mocked_request
 from support_gateway import (
+    BODY,
     CHAT,
     CIRCUIT,
     KNOWS_GATEWAY,
     MODEL,
+    PATH,
     Gateway,
     Steps,
     Upstream,
+    ask,
     echo,
     gateway,
     metrics_of,
+    queueing,
     routes,
     status,
+    until,
     upstream,
+    waiting,
 )
 
 from sapwood_gateway.core.balance import Report
@@ -34,41 +40,14 @@ from sapwood_gateway.shell.call import Call
 from sapwood_gateway.shell.openai import TooMany
 from sapwood_gateway.shell.waiting import Waiting
 
-PATH = "/v1/chat/completions"
-BODY = {"model": MODEL, "messages": []}
 QUEUED = "sapwood_gateway_queued_requests"
 ONE_AT_ONCE = Report("ready", 0, 0, 0, max_running=1, knows_gateway=True)
 MOST_ON_ONE = 3
 """Requests on such a replica: one that runs, and two to go on with."""
 
 
-def queueing(*replicas: Replica, most: int = 10, seconds: float = 60.0, **settings: object) -> Routes:
-    made = routes(*replicas, **settings)  # type: ignore[arg-type]
-    service = replace(made.services[CHAT], queue_max_requests=most, queue_max_wait_seconds=seconds)
-    return Routes({CHAT: service}, made.replicas)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():  # noqa: ASYNC110  # what is waited for tells nobody
-            await asyncio.sleep(0)
-
-
-def ask(running: Gateway, body: object = BODY) -> asyncio.Task[tuple[int, bytes]]:
-    async def asking() -> tuple[int, bytes]:
-        async with running.client.post(PATH, json=body) as response:
-            return response.status, await response.read()
-
-    return asyncio.create_task(asking())
-
-
 def num_queued(running: Gateway) -> float:
     return running.series(QUEUED)['{inference_service="team/chat"}']
-
-
-async def waiting(running: Gateway, num: int) -> None:
-    """Return when so many wait."""
-    await until(lambda: running.proxy.waiting.census() == {"team/chat": num})
 
 
 async def full(running: Gateway, engine: Upstream) -> list[asyncio.Task[tuple[int, bytes]]]:

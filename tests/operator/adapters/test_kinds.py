@@ -40,9 +40,8 @@ def test_no_namespace_means_all_of_them() -> None:
 
 
 def test_every_kind_that_is_written_is_counted_under_its_name() -> None:
-    assert {kind.kind for kind in (*WRITTEN_BY_USERS, *CHILDREN, *OPTIONAL_CHILDREN, SECRETS, EVENTS)} == set(
-        WRITTEN_KINDS
-    )
+    written = (*WRITTEN_BY_USERS, *CHILDREN, *OPTIONAL_CHILDREN, SECRETS, EVENTS, PODS)
+    assert {kind.kind for kind in written} == set(WRITTEN_KINDS)
 
 
 def test_every_kind_that_the_domain_makes_has_an_address() -> None:

@@ -6,7 +6,12 @@ import re
 
 import pytest
 
-from sapwood_contract.alerting import ServiceObjectives, platform_rule_groups, service_rule_groups
+from sapwood_contract.alerting import (
+    ServiceObjectives,
+    operator_rule_groups,
+    platform_rule_groups,
+    service_rule_groups,
+)
 from sapwood_operator.adapters.runbooks import anchor, as_html, read_runbooks
 
 
@@ -41,6 +46,7 @@ def test_every_alert_has_a_section_to_which_it_links() -> None:
     groups = [
         *service_rule_groups("team", "chat", ServiceObjectives(), runbook_base="http://runbooks"),
         *platform_rule_groups(runbook_base="http://runbooks"),
+        *operator_rule_groups(runbook_base="http://runbooks"),
     ]
     links = {rule["annotations"]["runbook_url"] for group in groups for rule in group["rules"] if "alert" in rule}
     assert links

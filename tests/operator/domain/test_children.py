@@ -377,6 +377,17 @@ def test_prometheus_knows_the_service_of_each_pod_that_it_scrapes() -> None:
     assert endpoint["relabelings"] == [{"sourceLabels": [source], "targetLabel": "inference_service"}]
 
 
+def test_an_autoscaler_has_samples_that_are_young_enough_and_else_prometheus_says_how_often() -> None:
+    def interval(**spec: Any) -> str | None:
+        (endpoint,) = children(**spec)["PodMonitor", "chat-engine"]["spec"]["podMetricsEndpoints"]
+        found: str | None = endpoint.get("interval")
+        return found
+
+    assert interval() is None
+    assert interval(autoscaling={"maxReplicas": 3}) == "15s"
+    assert interval(autoscaling={"policyRef": {"name": "shared"}}) == "15s"
+
+
 def rules(**rest: Any) -> list[Mapping[str, Any]]:
     groups = children(**rest)["PrometheusRule", "chat-engine"]["spec"]["groups"]
     return [rule for group in groups for rule in group["rules"]]

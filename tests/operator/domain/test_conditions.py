@@ -69,9 +69,13 @@ CASES: dict[tuple[str, str], tuple[Facts, Verdict]] = {
         with_pods(),
         Verdict("True", "AllReplicasReady", "all 2 replicas are ready at this generation"),
     ),
-    ("Serving", "a replica is ready"): (
-        with_pods(ready=1),
+    ("Serving", "a replica is ready and not about to go"): (
+        with_pods(ready=2, cordoned=1),
         Verdict("True", "ReplicasReady", "1 of 2 replicas take requests"),
+    ),
+    ("Serving", "no replica is wanted, and the next request wakes one"): (
+        Facts(workload=replace(DONE, wanted=0, ready=1, cordoned=1), wakes=True),
+        Verdict("False", "ScaledToZero", "nobody asks; the gateway holds the next request until a replica is up"),
     ),
     ("Serving", "no replica is wanted"): (
         with_pods(wanted=0, ready=0),
@@ -162,7 +166,7 @@ def test_equal_facts_give_equal_conditions_however_late_it_is() -> None:
 
 
 def test_conditions_of_others_stay() -> None:
-    other = {"type": "AutoscalingActive", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+    other = {"type": "Audited", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}
     assert other in written(with_pods(), [other])
 
 

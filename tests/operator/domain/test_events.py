@@ -9,8 +9,12 @@ import pytest
 from sapwood_operator.domain.events import RULES, Event, events
 
 
-def status(desired: int = 2, *, older: int = 0, **conditions: Any) -> dict[str, Any]:
-    """A status; ``conditions``: type -> ``(status, reason)`` or ``(status, reason, message)``."""
+def status(
+    desired: int = 2, *, older: int = 0, decision: tuple[int, int, str] | None = None, **conditions: Any
+) -> dict[str, Any]:
+    """A status; ``conditions``: type -> ``(status, reason)`` or ``(status, reason, message)``; ``decision``: the
+    autoscaler's last: from, to, why.
+    """
     quiet = {
         "Ready": ("True", "AllReplicasReady"),
         "Serving": ("True", "ReplicasReady"),
@@ -22,6 +26,7 @@ def status(desired: int = 2, *, older: int = 0, **conditions: Any) -> dict[str, 
         "desiredReplicas": desired,
         "replicas": desired + older,
         "updatedReplicas": desired,
+        **({} if decision is None else {"autoscaling": {"decisions": [decided(*decision)]}}),
         "conditions": [
             {"type": type_, "status": said[0], "reason": said[1], "message": said[2] if len(said) > 2 else "…"}
             for type_, said in {**quiet, **conditions}.items()
@@ -29,8 +34,13 @@ def status(desired: int = 2, *, older: int = 0, **conditions: Any) -> dict[str, 
     }
 
 
+def decided(before: int, after: int, reason: str) -> dict[str, Any]:
+    return {"time": "2026-11-30T12:00:00Z", "from": before, "to": after, "reason": reason, "message": "as measured"}
+
+
 NOT_READY = ("False", "ReplicasStarting")
 NOT_SERVING = ("False", "NoReplicaReady")
+NEWS = ("a goes: it is not ready, so nothing is lost with it", "b stays after all: 3 replicas are wanted")
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any], Event]] = {
     "the service is seen for the first time and can be made": (
         {},
@@ -46,6 +56,16 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], Event]] = {
         status(1, Ready=NOT_READY),
         status(3, Ready=NOT_READY),
         Event("Normal", "Scaled", "from 1 to 3 replicas"),
+    ),
+    "another number would be wanted, were decisions acted on": (
+        status(2, AutoscalingActive=("True", "DryRun")),
+        status(2, AutoscalingActive=("True", "DryRun"), decision=(2, 4, "PrefillSpeed")),
+        Event("Normal", "WouldScale", "from 2 to 4 replicas: PrefillSpeed: as measured"),
+    ),
+    "a replica is chosen to go, or stays after all": (
+        status(),
+        status(),
+        Event("Normal", "ReplicaChosen", "; ".join(NEWS)),
     ),
     "pods of a new revision begin to replace the former ones": (
         status(Ready=("False", "Updating")),
@@ -87,7 +107,8 @@ def test_every_rule_has_a_case() -> None:
 @pytest.mark.parametrize("sentence", CASES)
 def test_the_change_is_told_once(sentence: str) -> None:
     before, after, event = CASES[sentence]
-    assert events(before, after) == (event,)
+    news = NEWS if event.reason == "ReplicaChosen" else ()
+    assert events(before, after, news) == (event,)
     assert events(after, after) == ()
 
 
@@ -120,6 +141,17 @@ def test_another_change_in_the_middle_of_a_rollout_starts_another_one() -> None:
     assert events(status(older=1, Ready=("False", "RolloutInProgress")), updating) == ()
     told = events(updating, status(older=1, Ready=("False", "RolloutInProgress")))
     assert [e.reason for e in told] == ["RolloutStarted"]
+
+
+def test_a_change_that_the_autoscaler_decided_is_told_with_its_reason() -> None:
+    told = events(status(1, Ready=NOT_READY), status(3, Ready=NOT_READY, decision=(1, 3, "PrefillSpeed")))
+    assert told == (Event("Normal", "Scaled", "from 1 to 3 replicas: PrefillSpeed: as measured"),)
+
+
+def test_an_old_decision_is_no_reason_for_another_number() -> None:
+    before = status(3, Ready=NOT_READY, decision=(1, 3, "PrefillSpeed"))
+    told = events(before, status(2, Ready=NOT_READY, decision=(1, 3, "PrefillSpeed")))
+    assert told == (Event("Normal", "Scaled", "from 3 to 2 replicas"),)
 
 
 def test_the_last_replica_of_a_service_that_is_scaled_to_zero_gives_no_warning() -> None:

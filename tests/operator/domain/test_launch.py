@@ -69,6 +69,12 @@ def test_the_engine_reads_back_everything_that_the_spec_says() -> None:
     )
 
 
+@pytest.mark.parametrize("autoscaling", [{"maxReplicas": 2}, {"policyRef": {"name": "day"}}])
+def test_replicas_that_scale_wait_for_prefixes_before_they_are_ready(autoscaling: dict[str, Any]) -> None:
+    assert engine_reads(a_service(autoscaling=autoscaling)).warm_wait_seconds == 30.0
+    assert engine_reads(a_service(replicas=2)).warm_wait_seconds == 0.0
+
+
 def test_what_the_spec_leaves_out_the_engine_decides() -> None:
     assert launch.args(read(a_service()), SETTINGS) == [
         "serve",

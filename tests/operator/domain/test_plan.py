@@ -476,10 +476,11 @@ def test_a_host_from_outside_can_be_claimed(host: str) -> None:
 
 
 def test_fields_that_are_not_built_are_named_and_pods_are_made_from_the_rest() -> None:
-    step = planned(seen(a_service(engine={"grammarBackend": "XGrammar"}, autoscaling={"maxReplicas": 3})))
+    exposure = {"inferencePool": {"create": True}}
+    step = planned(seen(a_service(engine={"grammarBackend": "XGrammar"}, exposure=exposure)))
     assert "Deployment" in kinds(step)
     assert conditions_of(step)["Unsupported"] == ("True", "NotBuiltYet")
-    assert "spec.engine.grammarBackend, spec.autoscaling" in message_of(step, "Unsupported")
+    assert "spec.engine.grammarBackend, spec.exposure.inferencePool" in message_of(step, "Unsupported")
 
 
 def test_an_exposure_that_the_cluster_has_no_api_for_degrades_and_the_rest_is_made() -> None:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from support_operator import ALL_APIS, WITH_SECRET, a_service
 
+from sapwood_operator.autoscaling.recorded import VERDICTS
+from sapwood_operator.domain import policies
 from sapwood_operator.domain.children.desired import desired_children
 from sapwood_operator.domain.conditions import TABLE
 from sapwood_operator.domain.events import RULES
@@ -41,3 +43,13 @@ def test_every_rule_of_a_condition_stands_in_the_table_of_conditions() -> None:
 
 def test_every_rule_of_an_event_stands_in_the_table_of_events() -> None:
     assert [row[0] for row in table("events")] == [rule.sentence for rule in RULES]
+
+
+def test_every_condition_of_scaling_stands_in_the_table_of_scaling() -> None:
+    assert table("scaling") == [
+        [f"`{type_}`", sentence, status, f"`{reason}`"] for (type_, reason), (status, sentence) in VERDICTS.items()
+    ]
+
+
+def test_every_rule_of_a_policy_stands_in_the_table_of_policies() -> None:
+    assert [row[0] for row in table("policies")] == [rule.sentence for rule in policies.READY]

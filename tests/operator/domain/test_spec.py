@@ -20,7 +20,8 @@ from sapwood_operator.domain.model import (
 )
 from sapwood_operator.domain.observability import NoTracing, Observability, Tracing
 from sapwood_operator.domain.routing import Routing, Tenancy
-from sapwood_operator.domain.spec import MAX_LEVELS, FixedReplicas, Rollout, ScaledReplicas, read
+from sapwood_operator.domain.scaling_policy import ScalingPolicy
+from sapwood_operator.domain.spec import MAX_LEVELS, FixedReplicas, PolicyRef, Rollout, ScaledReplicas, read
 from sapwood_operator.errors import InvalidSpec
 
 
@@ -132,11 +133,13 @@ def test_auto_is_cuda_where_a_gpu_is_asked_for(engine: Any, resources: Any, devi
     [
         ({"replicas": 0}, FixedReplicas(0)),
         ({"replicas": 3}, FixedReplicas(3)),
-        ({"autoscaling": {"minReplicas": 2, "maxReplicas": 8}}, ScaledReplicas(2, 8)),
-        ({"autoscaling": {"minReplicas": 0, "maxReplicas": 8}}, ScaledReplicas(0, 8)),
-        ({"autoscaling": {"policyRef": {"name": "shared"}}}, ScaledReplicas(1, 1000)),
+        (
+            {"autoscaling": {"minReplicas": 2, "maxReplicas": 8}},
+            ScaledReplicas(ScalingPolicy(min_replicas=2, max_replicas=8)),
+        ),
+        ({"autoscaling": {"policyRef": {"name": "shared"}}}, ScaledReplicas(PolicyRef("shared"))),
     ],
-    ids=["zero", "three", "scaled", "to zero", "by policy"],
+    ids=["zero", "three", "scaled", "by policy"],
 )
 def test_who_decides_the_number_of_replicas_is_read(fields: dict[str, Any], replicas: object) -> None:
     assert read(a_service(**fields)).replicas == replicas
@@ -160,7 +163,11 @@ def test_who_decides_the_number_of_replicas_is_read(fields: dict[str, Any], repl
         ({"placement": {"tolerations": ["x"]}}, "spec.placement.tolerations: .* list of objects"),
         ({"replicas": -1}, "spec.replicas: -1 .* at least 0"),
         ({"autoscaling": {"minReplicas": 3, "maxReplicas": 2}}, "spec.autoscaling.maxReplicas: 2 .* at least 3"),
-        ({"autoscaling": {"slo": {"ttftP90": "0s"}}}, "spec.autoscaling.slo.ttftP90: '0s' .* above zero"),
+        ({"autoscaling": {"policyRef": {}}}, "spec.autoscaling.policyRef.name: None .* required"),
+        (
+            {"autoscaling": {"maxReplicas": 2, "slo": {"ttftP90": "0s"}}},
+            "spec.autoscaling.slo.ttftP90: '0s' .* above zero",
+        ),
         ({"observability": {"alerts": "yes"}}, "spec.observability.alerts: 'yes' .* true or false"),
         ({"observability": {"tracing": {}}}, "spec.observability.tracing.endpoint: None .* required"),
         (

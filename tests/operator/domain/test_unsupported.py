@@ -22,7 +22,6 @@ ASKED: dict[str, dict[str, Any]] = {
     "spec.engine.lora": {"engine": {"lora": {"enabled": True}}},
     "spec.engine.grammarBackend": {"engine": {"grammarBackend": "XGrammar"}},
     "spec.resources.limits[nvidia.com/gpu]": {"resources": {"limits": {"nvidia.com/gpu": "1"}}},
-    "spec.autoscaling": {"autoscaling": {"maxReplicas": 2}},
     "spec.exposure.inferencePool": {"exposure": {"inferencePool": {"create": True}}},
     "spec.observability.dashboards": {"observability": {"dashboards": True}},
 }
@@ -46,10 +45,11 @@ def test_a_field_that_is_not_built_is_named_where_it_asks_for_something(path: st
         {"resources": {"limits": {"cpu": "2", "nvidia.com/gpu": "0"}}},
         {"routing": {"policy": "PrefixAffinity", "queue": {}}, "tenancy": {"authentication": "ApiKey"}},
         {"exposure": {"inferencePool": {"create": False}}},
+        {"autoscaling": {"maxReplicas": 2}},
         {"observability": {"alerts": True, "dashboards": False, "tracing": {"endpoint": "http://otel:4318"}}},
         {"engine": None, "routing": "nonsense"},
     ],
-    ids=["nothing", "engine", "switched off", "no GPU", "routing", "outside", "watched", "nonsense"],
+    ids=["nothing", "engine", "switched off", "no GPU", "routing", "outside", "scaled", "watched", "nonsense"],
 )
 def test_a_field_that_asks_for_nothing_new_is_not_named(fields: dict[str, Any]) -> None:
     assert unsupported_fields(a_service(**fields)) == ()

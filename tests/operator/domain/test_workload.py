@@ -51,6 +51,14 @@ def test_pods_that_run_and_are_not_ready_warm_up_and_those_that_leave_drain() ->
     assert (seen.warming, seen.draining) == (1, 2)
 
 
+def test_a_pod_that_is_sent_nothing_new_drains_and_serves_no_more() -> None:
+    pods = [a_pod("stays", ready=True, containers=STARTED), a_pod("goes", ready=True, containers=STARTED)]
+    pods.append(a_pod("never was ready"))
+    cordoned = ("goes", "never was ready")
+    seen = read_workload(DEPLOYMENT, (), pods, wanted=1, written=True, now=NOW, cordoned=cordoned)
+    assert (seen.draining, seen.warming, seen.ready, seen.serving) == (1, 0, 2, 1)
+
+
 def test_without_a_deployment_pods_are_all_that_counts() -> None:
     leaving = a_pod("finishes", leaving=True, containers=STARTED)
     seen = read_workload(None, (), (leaving,), wanted=2, written=False, now=NOW)

@@ -16,6 +16,8 @@ from aiohttp import web
 from kubernetes.client import Configuration
 from support_gateway import serving
 from support_operator import NOW, SETTINGS, WITH_SECRET, a_service
+from support_small_cluster import SmallCluster
+from support_small_operator import a_scaler
 
 from sapwood_operator.adapters.access import Access
 from sapwood_operator.adapters.cluster import Cluster
@@ -105,7 +107,15 @@ async def reconciling(
         configuration.host = url
         with ThreadPoolExecutor(1) as threads, Access(configuration).client(connections=1) as client:
             cluster = Cluster(client, request_timeout_seconds=10.0, on_write=lambda _kind, _verb: None)
-            yield Reconciler(store, cluster, settings=settings, identity="test", threads=threads, now=lambda: NOW)
+            yield Reconciler(
+                store,
+                cluster,
+                scaler=a_scaler(store, SmallCluster()),
+                settings=settings,
+                identity="test",
+                threads=threads,
+                now=lambda: NOW,
+            )
 
 
 async def turns(reconciler: Reconciler, count: int) -> list[Turn]:

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sapwood_contract.routing import SERVICE_LABEL
-from sapwood_operator.adapters.kinds import BY_NAME, PODS, REPLICA_SETS, SERVICES, TENANTS, Kind
+from sapwood_operator.adapters.kinds import BY_NAME, PODS, POLICIES, REPLICA_SETS, SERVICES, TENANTS, Kind
 from sapwood_operator.domain.observed import ref_of
-from sapwood_operator.handlers.store import ServiceKey, Store, TenantsKey
+from sapwood_operator.handlers.store import PoliciesKey, ServiceKey, Store, TenantsKey
 
 DEPLOYMENTS = BY_NAME["apps/v1", "Deployment"]
 CHAT = ServiceKey("team", "chat")
@@ -21,7 +21,11 @@ def an_object(
     kind: Kind, name: str, version: int, *, namespace: str = "team", service: str = "chat", **more: Any
 ) -> dict[str, Any]:
     labels = {} if kind is SERVICES or not service else {SERVICE_LABEL: service}
-    about = {"namespace": namespace, "name": name, "resourceVersion": str(version), "labels": labels}
+    about: dict[str, Any] = {"namespace": namespace, "name": name, "resourceVersion": str(version), "labels": labels}
+    if kind is REPLICA_SETS:
+        about["uid"] = "uid-of-replicas"
+    if kind is PODS:
+        about["ownerReferences"] = [{"uid": "uid-of-replicas", "controller": True}]
     return {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": about, **more}
 
 
@@ -38,6 +42,16 @@ def test_a_service_is_found_with_what_bears_its_label() -> None:
     assert store.children(CHAT) == {ref_of(deployment): deployment}
 
 
+@pytest.mark.parametrize("owners", [[], [{"uid": "uid-of-another", "controller": True}], [{"uid": "uid-of-replicas"}]])
+def test_a_pod_that_only_bears_the_label_is_none_of_the_replicas(owners: list[dict[str, Any]]) -> None:
+    store = Store()
+    store.put(an_object(REPLICA_SETS, "chat-engine-1", 1))
+    stranger = an_object(PODS, "debugging", 2)
+    stranger["metadata"]["ownerReferences"] = owners
+    store.put(stranger)
+    assert store.pods(CHAT) == ()
+
+
 def test_tenants_are_known_by_their_namespace_and_apart_from_services() -> None:
     store = Store()
     team = TenantsKey("team")
@@ -49,6 +63,33 @@ def test_tenants_are_known_by_their_namespace_and_apart_from_services() -> None:
     assert store.replace(TENANTS, "", [second], "9") == {team}
     assert store.tenants(team) == (second,)
     assert store.children(CHAT) == {}
+
+
+def following(policy: str, version: int, name: str = "chat") -> dict[str, Any]:
+    return an_object(SERVICES, name, version, spec={"autoscaling": {"policyRef": {"name": policy}}})
+
+
+def test_a_policy_wakes_the_services_that_name_it_and_no_others() -> None:
+    store, policies = Store(), PoliciesKey("team")
+    store.put(following("day", 1))
+    store.put(following("night", 2, "other"))
+    store.put(an_object(SERVICES, "fixed", 3, spec={"replicas": 2}))
+    day = an_object(POLICIES, "day", 4, service="")
+    assert store.put(day) == {policies, CHAT}
+    assert store.policies("team") == {"day": day}
+    assert store.policies("elsewhere") == {}
+    assert set(store.keys()) >= {policies, CHAT}
+    assert store.remove(an_object(POLICIES, "day", 5, service="")) == {policies, CHAT}
+    assert store.policies("team") == {}
+
+
+def test_a_service_wakes_the_policies_when_it_begins_or_ends_to_name_one() -> None:
+    store, policies = Store(), PoliciesKey("team")
+    assert store.put(an_object(SERVICES, "chat", 1, spec={})) == {CHAT}
+    assert store.put(following("day", 2)) == {CHAT, policies}
+    assert [each["metadata"]["name"] for each in store.services("team")] == ["chat"]
+    assert store.put(an_object(SERVICES, "chat", 3, spec={})) == {CHAT, policies}
+    assert store.put(an_object(SERVICES, "chat", 4, spec={})) == {CHAT}
 
 
 def test_the_same_name_in_another_namespace_is_another_service() -> None:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
-from support_gateway import serving
+from support_kubeconfig import kubeconfig
 
 from sapwood_operator.adapters.kinds import PODS, SERVICES
 from sapwood_operator.kubectl.cli import EXIT_FAILED, main
@@ -56,24 +53,8 @@ class FakeServer:
         return web.json_response({"kind": "Status", "reason": "NotFound", "details": about}, status=404)
 
 
-@asynccontextmanager
-async def kubeconfig(server: FakeServer, folder: Path) -> AsyncIterator[str]:
-    app = web.Application()
-    app.router.add_get("/{path:.*}", server.handle)
-    async with serving(app) as url:
-        config = {
-            "clusters": [{"name": "c", "cluster": {"server": url}}],
-            "users": [{"name": "u", "user": {}}],
-            "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u", "namespace": NAMESPACE}}],
-            "current-context": "x",
-        }
-        path = folder / "kubeconfig"
-        path.write_text(json.dumps(config), encoding="utf-8")
-        yield str(path)
-
-
 async def run(server: FakeServer, folder: Path, *argv: str) -> int:
-    async with kubeconfig(server, folder) as path:
+    async with kubeconfig(server.handle, folder, namespace=NAMESPACE) as path:
         return await asyncio.to_thread(main, [*argv, "--kubeconfig", path])
 
 
@@ -116,7 +97,7 @@ async def test_a_log_that_can_be_read_is_shown(tmp_path: Path, capsys: pytest.Ca
     assert capsys.readouterr() == ("[a] a line\n", "")
 
 
-@pytest.mark.parametrize("command", ["status", "explain", "tree", "logs"])
+@pytest.mark.parametrize("command", ["status", "explain", "what-if", "tree", "logs"])
 @pytest.mark.parametrize("argv", [("",), ("a/b",), ("..",), ("chat", "-n", "a/b")], ids=str)
 def test_a_name_that_no_object_can_have_is_refused(
     command: str, argv: tuple[str, ...], capsys: pytest.CaptureFixture[str]

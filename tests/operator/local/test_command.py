@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ def a_pod(
         template={"spec": {"containers": [{"name": "other"}, container], "volumes": list(volumes)}},
         number=1,
         ports=Ports(http=20_000, admin=20_001),
+        created=datetime(2026, 11, 30, 12, tzinfo=UTC),
     )
 
 

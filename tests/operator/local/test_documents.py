@@ -73,10 +73,10 @@ def test_other_kinds_are_used_or_named(tmp_path: Path) -> None:
     documents = read(written(tmp_path, "---\n".join((secret, claim, priority, adapter, policy))))
     assert [each["metadata"]["name"] for each in documents.secrets] == ["hub"]
     assert documents.claims == {"models"}
+    assert [(each["metadata"]["name"], each["spec"]["mode"]) for each in documents.policies] == [("day", "Active")]
     assert documents.not_acted_on == (
         "PriorityClass high means nothing without a cluster and is passed over",
         "LoRAAdapter sql is not acted on: adapters are not built yet",
-        "AutoscalingPolicy day is not acted on: autoscaling is not built yet; spec.replicas says how many there are",
     )
 
 

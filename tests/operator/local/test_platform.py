@@ -200,33 +200,72 @@ def test_a_larger_number_starts_more_and_leaves_the_others_alone(setting: Settin
     assert "Scaled" in [event.reason for event in setting.events]
 
 
-def test_a_smaller_number_drains_the_youngest(setting: Setting) -> None:
+def one_that_leaves(setting: Setting) -> Pod:
+    """Let time pass until a pod is told to go."""
+    for _ in range(20):
+        setting.step(1.0)
+        if leaving := [pod for pod in setting.pods if pod.is_leaving]:
+            return leaving[0]
+    raise AssertionError("nobody goes")
+
+
+def test_of_a_smaller_number_the_one_that_goes_is_emptied_first(setting: Setting) -> None:
     staying, going = running(setting, 2)
+    setting.asked.requests[going.name] = 1
+    setting.asked.worth = {staying.name: 500.0, going.name: 10.0}
     setting.give(a_service(replicas=1))
+    setting.steps(60)
+    assert setting.route()["cordoned"] == [going.name]
+    assert setting.condition("Draining")[0] == "True"
+    assert setting.endpoints() == {staying.name: (True, False), going.name: (True, False)}
+    assert setting.asked.handed_over == [(going.name, (staying.name,))]
+    setting.asked.requests.clear()
+    assert one_that_leaves(setting).name == going.name
     assert setting.endpoints() == {staying.name: (True, False), going.name: (False, True)}
     assert not setting.engine(going).was_asked_to_end
     setting.step(PROPAGATION_SECONDS)
     assert setting.engine(going).was_asked_to_end
-    assert setting.condition("Draining")[0] == "True"
     setting.engine(going).end(0)
-    setting.step()
-    setting.step()
+    setting.steps(3)
     assert setting.endpoints() == {staying.name: (True, False)}
+    assert setting.route()["cordoned"] == []
     assert setting.condition("Draining")[0] == "False"
 
 
-def test_one_that_dies_while_it_leaves_is_not_started_again(setting: Setting) -> None:
-    staying, going = running(setting, 2)
+def test_the_one_that_goes_is_the_one_with_the_least_to_lose_and_not_the_youngest(setting: Setting) -> None:
+    oldest, *others = running(setting, 3)
+    setting.asked.worth = {oldest.name: 1.0} | {pod.name: 500.0 for pod in others}
+    setting.give(a_service(replicas=2))
+    assert one_that_leaves(setting).name == oldest.name
+    assert any(event.reason == "ReplicaChosen" and oldest.name in event.message for event in setting.events)
+
+
+def test_who_was_to_go_stays_when_the_number_rises_again(setting: Setting) -> None:
+    pods = running(setting, 2)
+    setting.asked.requests = {pod.name: 1 for pod in pods}
     setting.give(a_service(replicas=1))
+    setting.steps(10)
+    assert setting.route()["cordoned"]
+    setting.give(a_service(replicas=2))
+    setting.steps(2)
+    assert setting.route()["cordoned"] == []
+    assert setting.pods == pods
+
+
+def test_one_that_dies_while_it_leaves_is_not_started_again(setting: Setting) -> None:
+    running(setting, 2)
+    setting.give(a_service(replicas=1))
+    going = one_that_leaves(setting)
     setting.engine(going).end(1)
     setting.step()
-    assert [process.name for process in setting.engines] == [staying.name]
-    assert [pod.name for pod in setting.pods] == [staying.name]
+    assert [process.name for process in setting.engines] == [pod.name for pod in setting.pods]
+    assert going.name not in [pod.name for pod in setting.pods]
 
 
 def test_one_that_does_not_end_in_its_time_is_ended(setting: Setting) -> None:
-    _, going = running(setting, 2)
+    running(setting, 2)
     setting.give(a_service(replicas=1))
+    going = one_that_leaves(setting)
     setting.step(PROPAGATION_SECONDS)
     setting.step(600.0)  # the default of drainTimeout
     assert setting.engine(going).code is None
@@ -403,10 +442,10 @@ def test_a_pod_that_cannot_be_started_is_a_condition_and_heals(tmp_path: Path) -
 
 
 def test_a_field_of_later_is_named_as_in_a_cluster(setting: Setting) -> None:
-    setting.give(a_service(autoscaling={"maxReplicas": 4}))
+    setting.give(a_service(exposure={"inferencePool": {"create": True}}))
     status, _, message = setting.condition("Unsupported")
     assert status == "True"
-    assert "spec.autoscaling" in message
+    assert "spec.exposure.inferencePool" in message
 
 
 def test_engines_of_a_service_with_keys_know_the_gateway_by_its_credential(setting: Setting) -> None:

@@ -13,6 +13,7 @@ from support_local import Setting, a_service
 
 from sapwood_operator.local.kubelet import PROPAGATION_SECONDS
 from sapwood_operator.local.pod import Pod
+from sapwood_operator.local.reconcile import deployment_of
 
 CHAT = a_service()
 MOST = 3
@@ -81,9 +82,13 @@ class Life(RuleBasedStateMachine):
         assert len(ports) == len(set(ports))
 
     @invariant()
-    def there_are_no_more_than_asked_for_and_the_surge(self) -> None:
+    def there_are_no_more_than_the_deployment_has_and_the_surge(self) -> None:
+        """Which is more than was asked for until those that are to go are empty."""
         staying = [pod for pod in self.setting.pods if not pod.is_leaving]
-        assert len(staying) <= self.spec["replicas"] + SURGE
+        world = self.setting.platform.world
+        deployments = [deployment_of(world, key) for key in world.services]
+        asked = sum(0 if each is None else int(each["spec"]["replicas"]) for each in deployments)
+        assert len(staying) <= asked + SURGE
 
     @invariant()
     def only_engines_that_run_and_stay_get_requests(self) -> None:

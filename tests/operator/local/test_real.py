@@ -6,73 +6,22 @@ One platform serves the first tests in their order, as one day would: each leave
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import json
 import signal
-import subprocess
-import sys
 import time
 import urllib.request
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import openai
 import psutil
 import pytest
-
-from sapwood_tools.bench.servers import free_port
+from support_local_program import MODEL, PATIENCE_SECONDS, Local, option_of, outcome, start, stream, until
 
 pytestmark = pytest.mark.engine
 
-MODEL = "smollm2-135m"
 EXAMPLE = Path("examples/chat.yaml").read_text(encoding="utf-8")
-_PATIENCE_SECONDS = 240
-
-
-@dataclass
-class Local:
-    """A running `sapwood local`."""
-
-    process: subprocess.Popen[bytes]
-    url: str
-    file: Path
-    state: Path
-
-    def write(self, *, replicas: int, more: str = "") -> None:
-        """Replace the file with the example, with so many replicas."""
-        draft = self.file.with_suffix(".new")
-        draft.write_text(document(replicas, more), encoding="utf-8")
-        draft.replace(self.file)
-
-    def said(self) -> str:
-        return (self.state / "said").read_text(encoding="utf-8")
-
-    def engines(self) -> dict[int, psutil.Process]:
-        """Return the engines that run, by their ports."""
-        found = {}
-        for child in psutil.Process(self.process.pid).children():
-            with contextlib.suppress(psutil.Error):
-                line = child.cmdline()
-                if "serve" in line:
-                    found[int(_value(line, "--port"))] = child
-        return found
-
-    def ready_ports(self) -> list[int]:
-        """Return the ports of replicas that the gateway is told to use."""
-        with contextlib.suppress(OSError):
-            items = json.loads((self.state / "discovery.json").read_text(encoding="utf-8"))["items"]
-            slices = [each for each in items if each["kind"] == "EndpointSlice"]
-            return [each["ports"][0]["port"] for each in slices if each["endpoints"][0]["conditions"]["ready"]]
-        return []
-
-    def serves_with(self, num_replicas: int) -> bool:
-        """Tell whether the gateway sends requests to so many replicas: it looks at its file now and then."""
-        port = int(self.url.rpartition(":")[2])
-        with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port + 1}/metrics") as answer:
-            return f'sapwood_gateway_replicas{{state="fit"}} {num_replicas}.0' in answer.read().decode()
-        return False
 
 
 def document(replicas: int, more: str = "") -> str:
@@ -80,26 +29,6 @@ def document(replicas: int, more: str = "") -> str:
     small = EXAMPLE.replace("device: CPU", "device: CPU\n    extraArgs: [--kv-tokens=8192]")
     assert "replicas: 2" in small
     return small.replace("replicas: 2", f"replicas: {replicas}") + more
-
-
-def _value(line: list[str], option: str) -> str:
-    return next(each.partition("=")[2] for each in line if each.startswith(f"{option}="))
-
-
-def start(folder: Path, *, replicas: int = 2, more: str = "") -> Local:
-    port, file = free_port(), folder / "chat.yaml"
-    file.write_text(document(replicas, more), encoding="utf-8")
-    command = [sys.executable, "-m", "sapwood", "local", "-f", str(file), f"--port={port}", f"--state-folder={folder}"]
-    with (folder / "said").open("wb") as said:
-        process = subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT)
-    return Local(process, f"http://127.0.0.1:{port}", file, folder)
-
-
-def until(holds: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + _PATIENCE_SECONDS
-    while not holds():
-        assert time.monotonic() < deadline, f"{what} did not come about"
-        time.sleep(0.05)  # what is waited for needs the processor
 
 
 def load_of(port: int) -> dict[str, int]:
@@ -125,7 +54,7 @@ def have_ended(processes: list[psutil.Process]) -> bool:
 
 @pytest.fixture(scope="module")
 def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Local]:
-    running = start(tmp_path_factory.mktemp("local"))
+    running = start(tmp_path_factory.mktemp("local"), document(2))
     try:
         until(lambda: running.process.poll() is not None or running.serves_with(2), "two ready replicas")
         assert running.process.poll() is None, running.said()
@@ -141,27 +70,6 @@ async def client(local: Local) -> AsyncIterator[openai.AsyncOpenAI]:
         yield client
 
 
-async def stream(client: openai.AsyncOpenAI, prompt: str, *, max_tokens: int) -> AsyncGenerator[str, None]:
-    """Yield the pieces of a streamed answer to its proper end; raises `openai.APIError` at an error event."""
-    chunks = await client.completions.create(
-        model=MODEL, prompt=prompt, max_tokens=max_tokens, stream=True, extra_body={"ignore_eos": True}
-    )
-    finish_reason = None
-    async for chunk in chunks:
-        finish_reason = chunk.choices[0].finish_reason
-        yield chunk.choices[0].text
-    assert finish_reason == "length"
-
-
-async def outcome(pieces: AsyncIterator[str]) -> str:
-    try:
-        async for _ in pieces:
-            pass
-    except openai.APIError:
-        return "error event"
-    return "complete"
-
-
 async def test_openais_client_streams_over_one_address(client: openai.AsyncOpenAI, local: Local) -> None:
     assert [model.id async for model in client.models.list()] == [MODEL]
     chunks = await client.chat.completions.create(
@@ -175,7 +83,7 @@ async def test_openais_client_streams_over_one_address(client: openai.AsyncOpenA
     assert "Paris" in "".join(pieces)
     assert len(pieces) > 2
     assert len(local.engines()) == 2
-    threads = {_value(engine.cmdline(), "--threads") for engine in local.engines().values()}
+    threads = {option_of(engine.cmdline(), "--threads") for engine in local.engines().values()}
     assert {int(each) * 2 <= max(2, psutil.cpu_count(logical=False) or 1) for each in threads} == {True}
 
 
@@ -206,7 +114,7 @@ async def test_one_engine_is_killed_under_16_streams_and_only_those_on_it_end_an
 
 async def test_a_file_that_breaks_a_rule_is_told_and_changes_nothing(client: openai.AsyncOpenAI, local: Local) -> None:
     before = local.engines()
-    local.write(replicas=2, more="  autoscaling:\n    maxReplicas: 3\n")
+    local.write(document(2, "  autoscaling:\n    maxReplicas: 3\n"))
     told = "spec.replicas: 2 cannot be used: replicas and autoscaling both decide the number of replicas"
     await asyncio.to_thread(until, lambda: told in local.said(), "the complaint")
     assert await outcome(stream(client, "Still", max_tokens=4)) == "complete"
@@ -219,7 +127,7 @@ async def test_a_smaller_number_in_the_file_drains_without_cutting_a_stream(
     streams = [stream(client, f"Story {number}:", max_tokens=150) for number in range(6)]
     await asyncio.gather(*(anext(each) for each in streams))
     assert [load_of(port)["num_running"] > 0 for port in local.engines()] == [True, True]
-    local.write(replicas=1)
+    local.write(document(1))
     outcomes = await asyncio.gather(*(outcome(each) for each in streams))
     assert set(outcomes) == {"complete"}
     await asyncio.to_thread(until, lambda: len(local.engines()) == 1, "the end of one replica")
@@ -234,12 +142,12 @@ async def test_ctrl_c_lets_a_stream_finish_and_leaves_no_process(client: openai.
     await anext(running)
     local.process.send_signal(signal.SIGINT)
     assert await outcome(running) == "complete"
-    assert await asyncio.to_thread(local.process.wait, _PATIENCE_SECONDS) == 0
+    assert await asyncio.to_thread(local.process.wait, PATIENCE_SECONDS) == 0
     until(lambda: have_ended(processes), "the end of all processes")
 
 
 def test_no_process_outlives_a_killed_one(tmp_path: Path) -> None:
-    running = start(tmp_path)
+    running = start(tmp_path, document(2))
     try:
         # An engine's worker, and what the gateway reads prompts in, are processes of their own.
         until(lambda: len(processes_below(running)) >= 5, "engines with their workers")
@@ -262,7 +170,7 @@ kind: Tenant
 metadata: {{name: acme}}
 spec: {{apiKeys: [{{name: first, sha256: {key}}}]}}
 """
-    running = start(tmp_path_factory.mktemp("guarded"), replicas=1, more=tenant)
+    running = start(tmp_path_factory.mktemp("guarded"), document(1, tenant))
     try:
         until(lambda: running.process.poll() is not None or running.serves_with(1), "a ready replica")
         yield running
@@ -287,5 +195,5 @@ def test_a_second_signal_ends_everything_at_once(guarded: Local) -> None:
     guarded.process.send_signal(signal.SIGTERM)
     until(lambda: "draining" in guarded.said(), "the drain")
     guarded.process.send_signal(signal.SIGINT)
-    assert guarded.process.wait(_PATIENCE_SECONDS) == 128 + signal.SIGINT
+    assert guarded.process.wait(PATIENCE_SECONDS) == 128 + signal.SIGINT
     until(lambda: have_ended(processes), "the end of all processes")

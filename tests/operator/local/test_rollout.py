@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sapwood_operator.domain.pod_marks import COST_ANNOTATION, FIRST_TO_GO
 from sapwood_operator.local.pod import Pod, Ports, Serving, Starting
 from sapwood_operator.local.rollout import Change, change, template_hash
 from sapwood_operator.local.world import ServiceKey
+
+NOW = datetime(2026, 11, 30, 12, tzinfo=UTC)
 
 
 def deployment(
@@ -27,7 +31,9 @@ def deployment(
     }
 
 
-def a_pod(number: int, template: str = "new", *, ready: bool = True, leaving: bool = False) -> Pod:
+def a_pod(
+    number: int, template: str = "new", *, ready: bool = True, leaving: bool = False, marked: bool = False
+) -> Pod:
     return Pod(
         service=ServiceKey("default", "chat"),
         name=f"p{number}",
@@ -36,8 +42,10 @@ def a_pod(number: int, template: str = "new", *, ready: bool = True, leaving: bo
         template={},
         number=number,
         ports=Ports(http=1, admin=2),
-        condition=Serving(is_ready=True) if ready else Starting(),
+        created=NOW,
+        condition=Serving(is_ready=True, since=NOW) if ready else Starting(),
         is_leaving=leaving,
+        annotations={COST_ANNOTATION: FIRST_TO_GO} if marked else {},
     )
 
 
@@ -48,6 +56,15 @@ def a_pod(number: int, template: str = "new", *, ready: bool = True, leaving: bo
         pytest.param(deployment(2), [a_pod(1), a_pod(2)], Change(), id="as-it-should-be"),
         pytest.param(deployment(0), [a_pod(1)], Change(leaving=("p1",)), id="to-nothing"),
         pytest.param(deployment(1), [a_pod(1), a_pod(2)], Change(leaving=("p2",)), id="the-youngest-goes"),
+        pytest.param(
+            deployment(1), [a_pod(1, marked=True), a_pod(2)], Change(leaving=("p1",)), id="one-that-is-marked-goes"
+        ),
+        pytest.param(
+            deployment(1),
+            [a_pod(1, marked=True), a_pod(2, ready=False)],
+            Change(leaving=("p2",)),
+            id="not-before-one-that-serves-nobody",
+        ),
         pytest.param(
             deployment(1), [a_pod(1, ready=False), a_pod(2)], Change(leaving=("p1",)), id="one-that-serves-nobody-goes"
         ),
@@ -64,6 +81,12 @@ def a_pod(number: int, template: str = "new", *, ready: bool = True, leaving: bo
             [a_pod(1, "old"), a_pod(2, "old"), a_pod(3)],
             Change(num_new=1, leaving=("p1",)),
             id="an-old-one-makes-room",
+        ),
+        pytest.param(
+            deployment(2),
+            [a_pod(1, "old"), a_pod(2, "old", marked=True), a_pod(3)],
+            Change(num_new=1, leaving=("p2",)),
+            id="of-the-old-ones-the-marked-one-first",
         ),
         pytest.param(
             deployment(2, surge=0, unavailable=1),
@@ -105,7 +128,7 @@ def rollout(asked: dict[str, Any], pods: list[Pod]) -> Iterator[list[Pod]]:
         begin = max((pod.number for pod in pods), default=0) + 1
         pods = kept + [a_pod(begin + index, ready=False) for index in range(due.num_new)]
         yield pods
-        pods = [replace(pod, condition=Serving(is_ready=True)) for pod in pods]
+        pods = [replace(pod, condition=Serving(is_ready=True, since=NOW)) for pod in pods]
     raise AssertionError("it comes to no end")
 
 

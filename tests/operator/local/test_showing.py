@@ -72,7 +72,7 @@ def test_a_replica_goes_through_its_states(setting: Setting) -> None:
 
 def test_what_is_wrong_is_remarked_with_what_to_do(setting: Setting) -> None:
     setting.give(
-        a_service(model={"source": {"pvc": {"claimName": "weights"}}}, autoscaling={"maxReplicas": 2}),
+        a_service(model={"source": {"pvc": {"claimName": "weights"}}}, engine={"speculative": {"method": "NGram"}}),
         not_acted_on=("LoRAAdapter sql is not acted on",),
     )
     setting.step()

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from support_api import served
 from support_top import CURVE, LOAD, REQUESTS, figures, sample
 
+from sapwood_contract.curve import describe_curve
 from sapwood_contract.http import ADMIN_CACHE, ADMIN_LOAD, ADMIN_REQUESTS, METRICS, EngineLoad
-from sapwood_engine.core.miss_ratio import describe_curve
 from sapwood_engine.service.metrics import EngineMetrics
 from sapwood_tools.top.engines import named
 from sapwood_tools.top.history import EngineHistory

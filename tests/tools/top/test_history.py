@@ -9,8 +9,8 @@ import pytest
 from support_top import CURVE, REQUESTS, cache, figures, node, sample
 from support_tree_changes import TREE_CHANGES, Event
 
+from sapwood_contract.curve import describe_curve, no_curve
 from sapwood_contract.http import EngineLoad, LoadSnapshot
-from sapwood_engine.core.miss_ratio import describe_curve, no_curve
 from sapwood_tools.top import panels
 from sapwood_tools.top.cache_changes import changes
 from sapwood_tools.top.figures import Interval

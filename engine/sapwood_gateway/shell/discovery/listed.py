@@ -46,6 +46,9 @@ class ListedDiscovery:
 
     def heard(self, replica: Replica, said: Heard) -> None:
         """Take in what an engine says of itself; one that nobody answers for takes no requests until it is back."""
+        are_all_old = (
+            not self.is_ready
+        )  # as long as some have not been asked, nothing tells which became ready just now
         self._unasked.discard(replica.id)
         before = self._engines[replica.id]
         if isinstance(said, EngineLoad):
@@ -56,7 +59,8 @@ class ListedDiscovery:
             after = replace(before, is_ready=False)
         if after != before:
             self._engines[replica.id] = after
-            self._fleet.update(routes_of(self._engines.values(), self._policy, self._tenancy, self._queue))
+            routes = routes_of(self._engines.values(), self._policy, self._tenancy, self._queue)
+            self._fleet.update(routes, are_all_old=are_all_old)
 
 
 def listed_replica(url: URL, admin_url: URL) -> Replica:

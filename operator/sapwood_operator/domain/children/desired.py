@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sapwood_operator.domain import launch
@@ -64,9 +64,17 @@ def missing_apis(spec: ServiceSpec, apis: frozenset[tuple[str, str]]) -> tuple[t
 
 
 def desired_children(
-    spec: ServiceSpec, settings: OperatorSettings, *, replicas: int, apis: frozenset[tuple[str, str]]
+    spec: ServiceSpec,
+    settings: OperatorSettings,
+    *,
+    replicas: int,
+    apis: frozenset[tuple[str, str]],
+    cordoned: Sequence[str] = (),
+    scales_to_zero: bool = False,
 ) -> tuple[Mapping[str, Any], ...]:
     """Return complete objects; raises `InvalidSpec` for what no pod can be made of.
+
+    ``cordoned``, ``scales_to_zero``: as of `routing_config_map`.
 
     Who may speak to a pod, and what is its account, comes before the pods; the address comes last.
     """
@@ -80,7 +88,8 @@ def desired_children(
         *_watched(spec, settings, apis),
     ]
     if is_served(spec, settings):
-        children += [routing_config_map(spec), gateway_service(spec, settings), *_outside(spec, settings, apis)]
+        route = routing_config_map(spec, cordoned=cordoned, scales_to_zero=scales_to_zero)
+        children += [route, gateway_service(spec, settings), *_outside(spec, settings, apis)]
     return tuple(children)
 
 
