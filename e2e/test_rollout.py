@@ -31,7 +31,7 @@ from world import OWNED, JsonObject, World, condition, eventually, service_path
 
 NAMESPACE = f"rollout-{os.getpid()}"
 GONE_SECONDS = 120
-LENGTHS = (16, 640) * 4
+LENGTHS = (16, 900) * 4
 """Tokens of the streams of eight clients; the long ones take longer than a leaving pod waits before it begins to
 drain."""
 SPEC: dict[str, Any] = {
@@ -85,7 +85,12 @@ class Rolling:
     def num_draining_requests(self) -> int:
         """Requests that engines which were asked to end still compute, all together."""
         leaving = [pod for pod in self.pods() if pod["metadata"].get("deletionTimestamp")]
-        return sum(num_draining_requests(pod) for pod in leaving)
+        return sum(num_requests(pod, while_draining=True) for pod in leaving)
+
+    def num_requests_of_chosen(self) -> int:
+        """Requests of replicas that were chosen to go and are asked to end when they have none."""
+        chosen = {entry["uid"] for entry in self.service["status"].get("autoscaling", {}).get("leaving", ())}
+        return sum(num_requests(pod) for pod in self.pods() if pod["metadata"]["uid"] in chosen)
 
     def left(self) -> list[str]:
         """KIND/NAME of everything that belongs to the service, of every kind that the cluster has."""
@@ -118,15 +123,15 @@ def uids(pods: list[JsonObject]) -> set[str]:
     return {pod["metadata"]["uid"] for pod in pods}
 
 
-def num_draining_requests(pod: JsonObject) -> int:
-    """Return how many requests an engine that was asked to end still computes; 0 for any other, or one that is gone."""
+def num_requests(pod: JsonObject, *, while_draining: bool = False) -> int:
+    """Return how many requests an engine computes; 0 for one that is gone, or was not asked to end if it had to be."""
     address = pod["status"].get("podIP", "")
     try:
         with urllib.request.urlopen(f"http://{address}:8001{ADMIN_LOAD}", timeout=5) as answer:
             said = json.load(answer)
     except (OSError, http.client.HTTPException):
         return 0
-    return int(said["load"]["num_running"]) if said["state"] == "draining" else 0
+    return 0 if while_draining and said["state"] != "draining" else int(said["load"]["num_running"])
 
 
 @pytest.fixture(scope="module")
@@ -259,13 +264,13 @@ def test_a_replica_that_is_taken_away_finishes_its_streams(rolling: Rolling) -> 
 
         def is_alone() -> bool:
             nonlocal drained
-            drained = max(drained, rolling.num_draining_requests())
+            drained = max(drained, rolling.num_requests_of_chosen())
             return len(rolling.pods()) == 1 and rolling.is_at("Ready", "True")
 
         eventually(is_alone, "one pod", within_seconds=GONE_SECONDS)
     assert is_whole(streams, at_least=8)
     assert drained > 0, "the pod had no request to finish: this test shows nothing"
-    assert rolling.told_since(told) == ["Scaled", "Draining", "Ready"]
+    assert rolling.told_since(told) == ["Scaled", "ReplicaChosen", "Draining", "Ready"]
 
 
 def test_a_service_that_is_deleted_leaves_nothing(rolling: Rolling) -> None:

@@ -187,9 +187,12 @@ class World:
         self.hear(self.gateways[name])
 
     def send(self, gateway: str, seconds: float) -> None:
-        """A client's request goes where the gateway sends it; where it may go nowhere, the gateway holds it."""
+        """A client's request goes where the gateway sends it: to one on its way out where no other is ready. Where none
+        is, the gateway holds it.
+        """
         cordoned = self.gateways[gateway].cordoned
-        fit = [pod for pod in self.live if pod.is_ready and pod.name not in cordoned]
+        ready = [pod for pod in self.live if pod.is_ready]
+        fit = [pod for pod in ready if pod.name not in cordoned] or ready
         if fit:
             pod = min(fit, key=lambda pod: (self.num_requests(pod.name), pod.name))
             self.requests.append(Request(pod.name, gateway, self.now + TRANSIT_SECONDS, self.now + seconds))

@@ -83,11 +83,18 @@ def free_port() -> int:
     A port that the system would give to a connection is no use to a server that starts later: somebody who asks
     whether it answers yet is, once in some ten thousand tries, given that very port to ask from. He is then
     connected to himself (TCP's simultaneous open), reads his own question, and the server finds its port taken.
+    None is given twice: the server that it was given for may not have begun to listen.
     """
     while True:
         port = random.randrange(_FIRST_PORT, _EPHEMERAL_PORTS)
+        if port in _given_ports:
+            continue
         with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            _given_ports.add(port)
             return port
+
+
+_given_ports: set[int] = set()
 
 
 @contextlib.asynccontextmanager

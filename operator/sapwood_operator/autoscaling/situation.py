@@ -37,7 +37,7 @@ class Situation:
     state: State
     now: float
     changes: tuple[Change, ...]
-    """That were acted on."""
+    """That were acted on, none of them later than now: a clock that was set back would hold everything until then."""
     heading: int
     """Where the service is going."""
     base: int
@@ -65,7 +65,7 @@ def situation_of(
     high = max(low, policy.max_replicas)
     heading = heading_for(state, observation.current, policy.mode)
     base = min(max(heading, low), high)
-    changes = state.changes if policy.mode == "Active" else ()
+    changes = tuple(each for each in state.changes if each.at <= now) if policy.mode == "Active" else ()
     heard = hear(observation)
     load = load_of(heard, observation.demand)
     settle = settle_seconds(policy, load)

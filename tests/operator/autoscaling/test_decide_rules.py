@@ -401,6 +401,15 @@ def test_a_change_begins_all_clocks_anew() -> None:
     assert decision.state.changes[0] == Change(NOW, 3, 2, "LoadFell", decision.message)
 
 
+def test_a_change_that_a_clock_dated_later_than_now_holds_nothing() -> None:
+    seen = service(*[reading(0.9, ttft=latencies(0.9), curve=FLAT, waiting_tokens=2e6)] * 3)
+    later = State(desired=3, changes=(Change(NOW + 7 * 86_400.0, 2, 3, "PrefillSpeed", ""),))
+    known = decide(PROMISED, seen, later, NOW)
+    unknown = decide(PROMISED, seen, State(desired=3), NOW)
+    assert (known.desired, known.reason) == (unknown.desired, unknown.reason)
+    assert known.desired > 3
+
+
 def test_a_moment_in_which_one_fewer_would_not_do_begins_the_window_anew() -> None:
     busy = decide(POLICY, service(*[reading(0.6, curve=FLAT)] * 3), ENOUGH, NOW)
     assert busy.state.fewer_since is None
