@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from sapwood_operator.autoscaling.values import Reading, StepCost
 from sapwood_operator.domain import names
 from sapwood_operator.domain.observed import ObjectRef, Observed, ref_of
 from sapwood_operator.domain.plan import Plan, StatusChange, plan
@@ -211,3 +212,20 @@ def kinds(plan_: Plan) -> list[str]:
 def reasons(plan_: Plan) -> list[str]:
     """Reasons of the events, in order."""
     return [event.reason for event in plan_.events]
+
+
+def a_reading(prompt_tokens: float) -> Reading:
+    """Of a replica that can prefill 1,000 tokens a second and gets so many."""
+    return Reading(
+        window_seconds=60.0,
+        arrivals=prompt_tokens / 100,
+        prompt_tokens=prompt_tokens,
+        cached_tokens=0.0,
+        generation_tokens=1.0,
+        running=1.0,
+        waiting=0.0,
+        waiting_tokens=0.0,
+        capacity_tokens=100_000.0,
+        pinned_tokens=1_000.0,
+        cost=StepCost(prefill_token=0.001, prefill_key=0.0, decode=0.001, decode_key=0.0, base=0.001),
+    )

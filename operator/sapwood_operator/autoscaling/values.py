@@ -66,9 +66,6 @@ class Reading:
     """A second."""
     ttft: Latencies = Latencies()
     itl: Latencies = Latencies()
-    queue: Latencies = Latencies()
-    """From arrival to admission (`sapwood_queue_time_seconds`): counts the requests that ``prompt_tokens`` is of. Where
-    it is absent, as many are taken to be admitted as arrive."""
     cost: StepCost | None = None
     curve: Curve | None = None
 

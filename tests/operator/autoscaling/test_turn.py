@@ -14,6 +14,7 @@ from support_operator import (
     NOW,
     SETTINGS,
     a_pod,
+    a_reading,
     a_service,
     carried_out,
     changed,
@@ -26,30 +27,12 @@ from support_scaling import straight_curve
 from sapwood_operator.autoscaling.recorded import VERDICTS
 from sapwood_operator.autoscaling.signals import ServiceSignals
 from sapwood_operator.autoscaling.turn import Scaling, scaling_turn
-from sapwood_operator.autoscaling.values import Decision, Demand, NoReading, Reading, StepCost
+from sapwood_operator.autoscaling.values import Decision, Demand, NoReading, Reading
 from sapwood_operator.domain.intent import NO_INTENT, Intent
 from sapwood_operator.domain.observed import Observed
 from sapwood_operator.domain.plan import StatusChange, plan
 
-COST = StepCost(prefill_token=0.001, prefill_key=0.0, decode=0.001, decode_key=0.0, base=0.001)
 UNIX = NOW.timestamp()
-
-
-def a_reading(prompt_tokens: float) -> Reading:
-    """Of a replica that can prefill 1,000 tokens a second and gets so many."""
-    return Reading(
-        window_seconds=60.0,
-        arrivals=prompt_tokens / 100,
-        prompt_tokens=prompt_tokens,
-        cached_tokens=0.0,
-        generation_tokens=1.0,
-        running=1.0,
-        waiting=0.0,
-        waiting_tokens=0.0,
-        capacity_tokens=100_000.0,
-        pinned_tokens=1_000.0,
-        cost=COST,
-    )
 
 
 def signals(world: Observed, reading: Reading | NoReading, **rest: Any) -> ServiceSignals:

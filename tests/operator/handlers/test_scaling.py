@@ -6,31 +6,12 @@ import copy
 from typing import Any
 
 import pytest
+from support_operator import a_reading
 from support_small_cluster import SmallCluster
 from support_small_operator import Killed, Operator, operating
 
 from sapwood_operator.autoscaling.engines import HandOver, Warm
-from sapwood_operator.autoscaling.values import NoReading, Reading, StepCost
-
-COST = StepCost(prefill_token=0.001, prefill_key=0.0, decode=0.001, decode_key=0.0, base=0.001)
-
-
-def a_reading(prompt_tokens: float) -> Reading:
-    """Of a replica that can prefill 1,000 tokens a second and gets so many."""
-    return Reading(
-        window_seconds=60.0,
-        arrivals=prompt_tokens / 100,
-        prompt_tokens=prompt_tokens,
-        cached_tokens=0.0,
-        generation_tokens=1.0,
-        running=1.0,
-        waiting=0.0,
-        waiting_tokens=0.0,
-        capacity_tokens=100_000.0,
-        pinned_tokens=1_000.0,
-        cost=COST,
-    )
-
+from sapwood_operator.autoscaling.values import NoReading
 
 BUSY, STEADY = a_reading(950.0), a_reading(500.0)
 

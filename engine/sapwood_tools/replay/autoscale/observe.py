@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sapwood_contract.metrics import SERIES
 from sapwood_operator.autoscaling.values import Demand, Latencies, Observation, Reading, Replica
 from sapwood_tools.replay.autoscale.fleet import Fleet
-from sapwood_tools.replay.autoscale.pods import QUEUE_BORDERS, TTFT_BORDERS, Counts, VirtualPod
+from sapwood_tools.replay.autoscale.pods import TTFT_BORDERS, Counts, VirtualPod
 
 SAMPLE_SECONDS = 15.0
 WINDOW_SECONDS = 60.0
@@ -86,9 +86,8 @@ def _reading(pod: VirtualPod, now: float) -> Reading:
         capacity_tokens=float(pod.capacity_tokens),
         pinned_tokens=float(pod.pinned_tokens),
         evicted_tokens=(counts.evicted_tokens - begin.evicted_tokens) / seconds,
-        admissions=(sum(counts.queue) - sum(begin.queue)) / seconds,
+        admissions=(counts.num_admitted - begin.num_admitted) / seconds,
         ttft=_latencies(TTFT_BORDERS, begin.ttft, counts.ttft),
-        queue=_latencies(QUEUE_BORDERS, begin.queue, counts.queue),
         itl=_one_latency(token_seconds, generation * seconds),
         cost=pod.pace.cost(),
         curve=pod.curve(),

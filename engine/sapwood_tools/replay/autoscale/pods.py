@@ -25,7 +25,6 @@ from sapwood_tools.replay.trace import BLOCK_TOKENS, NAMESPACE, PAGE_SIZE, SCALE
 _BORDERS = {each.name: each.buckets for each in SERIES}
 TTFT_BORDERS = _BORDERS["sapwood_time_to_first_token_seconds"]
 """Seconds; the last counts are of what is longer."""
-QUEUE_BORDERS = _BORDERS["sapwood_queue_time_seconds"]
 
 
 class Served(NamedTuple):
@@ -54,8 +53,8 @@ class Counts(NamedTuple):
     """Of all prompts together, before their computation began."""
     ttft: tuple[int, ...]
     """By `TTFT_BORDERS`."""
-    queue: tuple[int, ...]
-    """By `QUEUE_BORDERS`: how long prompts waited whose computation began."""
+    num_admitted: int
+    """Prompts whose computation began."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +107,7 @@ class VirtualPod:
         self._decoding_since = now
         self._arrivals = self._prompt_tokens = self._cached_tokens = self._evicted_tokens = 0
         self._decode_seconds = self._prefill_seconds = self._waiting_seconds = 0.0
-        self._queue_counts = [0] * (len(QUEUE_BORDERS) + 1)
+        self._num_admitted = 0
         self._ttft = [0] * (len(TTFT_BORDERS) + 1)
 
     # --- requests
@@ -204,7 +203,7 @@ class VirtualPod:
             self._prompt_tokens += prompt
             self._cached_tokens += cached
             self._waiting_seconds += waited
-            self._queue_counts[bisect_left(QUEUE_BORDERS, waited)] += 1
+            self._num_admitted += 1
         while self._firsts and self._firsts[0][0] <= now:
             self._ttft[bisect_left(TTFT_BORDERS, self._firsts.popleft()[1])] += 1
         return Counts(
@@ -217,7 +216,7 @@ class VirtualPod:
             self._prefill_seconds - max(0.0, self._idle_from - now),
             self._waiting_seconds + sum(waits - (start - now) for start, waits, _, _ in self._starts),
             tuple(self._ttft),
-            tuple(self._queue_counts),
+            self._num_admitted,
         )
 
     def curve(self) -> Curve:
