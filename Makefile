@@ -3,7 +3,7 @@
 #   make serve [MODEL=… HOST=… PORT=… ARGS=…]   serve a model over the OpenAI API
 #   make local [FILE=… ARGS=…]                  run the services of a file on this machine, with a gateway before them
 #   make top [ARGS=…]                           watch the engine of `make serve`, or those of `make local`
-#   make test                                   every test
+#   make test [ARGS=…]                          every test
 #   make e2e [TESTS=… ARGS=…]                   end-to-end tests on KUBECONFIG's cluster, or on one built and run here
 #   make e2e-scaling [ARGS=…]                   those of autoscaling with real engines, which make e2e leaves out
 #   make check                                  what must hold before a commit: format, lint, types, layers, guards
@@ -96,7 +96,7 @@ top: $(LOCAL)
 	@exec $(BIN)/sapwood top $(ARGS)
 
 test: $(DEV)
-	$(BIN)/pytest
+	$(BIN)/pytest $(ARGS)
 
 # The harness's cluster needs root, Go and a few commands; it says which are missing. Its programs are built once for
 # each version, into ~/.cache/sapwood. A cluster of one's own to look around in: e2e/README.md.
