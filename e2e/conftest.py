@@ -8,6 +8,7 @@ import signal
 from collections.abc import Callable
 
 import pytest
+from support_broken_runs import forget_failures_of_a_broken_run
 
 from cluster import bringup, processes
 from cluster.audit import AuditLog
@@ -21,6 +22,11 @@ def pytest_sessionstart() -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # What a shell starts in the background ignores Ctrl-C, and so would the programs that tests interrupt.
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(trylast=True)  # after pytest wrote what failed
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int | pytest.ExitCode) -> None:
+    forget_failures_of_a_broken_run(session, exitstatus)
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@ import contextlib
 import json
 import time
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +14,7 @@ import openai
 
 from cluster.layout import Layout
 from sapwood_contract.curve import Curve, CurvePoint
-from sapwood_contract.http import ADMIN_FLUSH, ADMIN_PREFIXES, ADMIN_WARM, METRICS, CachedNode, CachedNodes
+from sapwood_contract.http import ADMIN_PREFIXES, ADMIN_WARM, METRICS, CachedNode, CachedNodes
 from sapwood_contract.routing import ROUTE_KEY
 from sapwood_operator.adapters.engine_signals import read_text
 from sapwood_operator.autoscaling.hits import Hits, Weighed
@@ -111,7 +111,7 @@ class Elastic:
 
     def wait_until_settled(self, replicas: int) -> None:
         """Return once `is_settled`."""
-        self.wait(lambda: self.is_settled(replicas), f"{replicas} replicas and nothing else", within_seconds=180)
+        self.wait(lambda: self.is_settled(replicas), f"{replicas} replicas and nothing else")
 
     def apply(self, **spec: Any) -> None:
         """Apply it."""
@@ -160,13 +160,6 @@ def scrape(pod: JsonObject) -> Scrape:
     return scraped
 
 
-def flush(pod: JsonObject) -> None:
-    """Have an engine forget all that it has cached."""
-    request = urllib.request.Request(f"http://{pod['status']['podIP']}:{ADMIN_PORT}{ADMIN_FLUSH}", b"{}")
-    request.add_header("Content-Type", "application/json")
-    urllib.request.urlopen(request, timeout=10).close()
-
-
 def num_warmed(pod: JsonObject) -> int:
     """Return how many prefixes an engine has computed because it was told to."""
     return int(told(pod, ADMIN_WARM)["num_done"])
@@ -179,20 +172,40 @@ def cache_of(pod: JsonObject) -> Cache:
     return read_cache(CachedNodes(said["model_revision"], said["page_size"], nodes, said["is_whole"]))
 
 
-def tale_of(elastic: Elastic, pod: JsonObject) -> str:
-    """Return a tale (`subjects.tale`) that the gateway sends to ``pod``, while nobody else asks."""
+def taker(elastic: Elastic, client: openai.OpenAI, prompt: str) -> str:
+    """Ask, and return the name of the pod that the gateway sends it to, while nobody else asks."""
     pods = elastic.ready()
 
-    def goes_here(client: openai.OpenAI, prompt: str) -> bool:
-        before, here = [scrape(each).totals.admitted for each in pods], scrape(pod).totals.admitted
-        ask(client, MODEL, prompt, 1)
-        eventually(lambda: [scrape(each).totals.admitted for each in pods] != before, "it in an engine's metrics")
-        return scrape(pod).totals.admitted > here
+    def counts() -> dict[str, float]:
+        return {pod["metadata"]["name"]: scrape(pod).totals.admitted for pod in pods}
 
+    before = counts()
+    ask(client, MODEL, prompt, 1)
+    eventually(lambda: counts() != before, "it in an engine's metrics")
+    after = counts()
+    return max(after, key=lambda name: after[name] - before[name])
+
+
+def tale_of(elastic: Elastic, pod: JsonObject) -> str:
+    """Return a tale (`subjects.tale`) that the gateway sends to ``pod``, while nobody else asks."""
+    name = pod["metadata"]["name"]
     with client_of(elastic.url, elastic.host) as client:
-        found = next((prompt for prompt in map(tale, range(64)) if goes_here(client, prompt)), "")
-    assert found, f"none of 64 tales goes to {pod['metadata']['name']}"
+        found = next((prompt for prompt in map(tale, range(64)) if taker(elastic, client, prompt) == name), "")
+    assert found, f"none of 64 tales goes to {name}"
     return found
+
+
+def shared_out(elastic: Elastic, prompts: Iterable[str], number: int) -> list[str]:
+    """Return the first of ``prompts`` of which the gateway sends ``number`` to each replica, while nobody else asks."""
+    taken: dict[str, list[str]] = {pod["metadata"]["name"]: [] for pod in elastic.ready()}
+    with client_of(elastic.url, elastic.host) as client:
+        for prompt in prompts:
+            of_one = taken[taker(elastic, client, prompt)]
+            if len(of_one) < number:
+                of_one.append(prompt)
+            if all(len(each) == number for each in taken.values()):
+                return [prompt for each in taken.values() for prompt in each]
+    raise AssertionError(f"the gateway sends replicas {[len(each) for each in taken.values()]} of the prompts")
 
 
 def hit_ratio_between(before: Scrape, after: Scrape) -> float:
@@ -224,11 +237,10 @@ def _curve_between(before: Scrape, after: Scrape) -> Weighed:
     return Weighed(replace(after.curve, points=points), prompt, after.kv.capacity)
 
 
-def prefer(elastic: Elastic, pod: JsonObject) -> None:
-    """Let an engine have what no other one has, and what is used often."""
-    prompt = " ".join(f"{number} sheep" for number in range(200))
+def have(elastic: Elastic, pod: JsonObject, prompt: str, *, times: int = 1) -> None:
+    """Ask an engine itself, so that it holds a prompt wherever gateways would send it."""
     with client_of(f"http://{pod['status']['podIP']}:8000", elastic.host) as client:
-        for _ in range(40):
+        for _ in range(times):
             ask(client, MODEL, prompt, 1)
 
 

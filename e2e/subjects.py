@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import threading
+from collections.abc import Sequence
 
 _WORDS = (
     *("river", "stone", "garden", "window", "letter", "morning", "silver", "market", "bridge", "candle", "forest"),
@@ -15,8 +16,10 @@ _WORDS = (
     *("farmer", "soldier", "painter", "sailor", "student", "basket", "bottle", "hammer", "island", "valley", "desert"),
     *("ocean", "thunder", "shadow", "mirror", "button", "pocket", "ladder", "tunnel", "castle", "temple", "station"),
 )
-_PREAMBLE = " ".join(("You answer in a few plain words, and you never ask anything back.",) * 4)
-_NUM_WORDS = 100
+# With the model's template 48 tokens, and 64 of a subject: whole pages of a cache. Of a page that prompts share in part
+# a curve knows no more than what the present cache had.
+_PREAMBLE = "You answer in a few plain words, and you never ask anything back, whatever it is you are asked."
+_NUM_WORDS = 58
 
 
 def tale(number: int) -> str:
@@ -24,14 +27,19 @@ def tale(number: int) -> str:
     return f"Number {number} and nothing but {number}: " * 8
 
 
-class Subjects:
-    """Thread-safe; the same prompts in every run."""
+def subjects(number: int) -> list[str]:
+    """Return so many prompts, each of some sixty tokens beside a beginning that all have; always the same."""
+    chance = random.Random(number)
+    return [f"{_PREAMBLE} Subject: {' '.join(chance.choices(_WORDS, k=_NUM_WORDS))}" for _ in range(number)]
 
-    def __init__(self, number: int) -> None:
-        """``number``: of subjects, each of about a hundred tokens beside a beginning that all have."""
-        chance = random.Random(number)
-        self._texts = [" ".join(chance.choices(_WORDS, k=_NUM_WORDS)) for _ in range(number)]
-        self._chance = chance
+
+class Rounds:
+    """Thread-safe; any two of the same prompts have the same order."""
+
+    def __init__(self, prompts: Sequence[str]) -> None:
+        """``prompts``: each is asked once a round."""
+        self._prompts = prompts
+        self._chance = random.Random(len(prompts))
         self._deck: list[str] = []
         self._lock = threading.Lock()
 
@@ -39,5 +47,5 @@ class Subjects:
         """Return the next prompt."""
         with self._lock:
             if not self._deck:
-                self._deck = self._chance.sample(self._texts, len(self._texts))
-            return f"{_PREAMBLE} Subject: {self._deck.pop()}"
+                self._deck = self._chance.sample(self._prompts, len(self._prompts))
+            return self._deck.pop()

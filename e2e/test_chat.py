@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import openai
 import pytest
+import yaml
 from kubernetes import config
 
 from chart_release import NAMESPACE, connect
 from pods import Pods
-from world import World, eventually
+from small_engines import MODEL, READY_SECONDS, TWO_ENGINES
+from world import JsonObject, World, eventually
 
-MODEL = "smollm2-135m"
-READY_SECONDS = 600
-"""An engine's first start compiles its step."""
+EXAMPLE = Path("examples/chat.yaml")
 
 
-def kubectl(*args: str) -> str:
-    done = subprocess.run(["kubectl", *args], check=False, capture_output=True, text=True, timeout=READY_SECONDS + 30)
+def kubectl(*args: str, said: str = "") -> str:
+    """Run kubectl, which reads ``said``, and return what it writes."""
+    done = subprocess.run(
+        ["kubectl", *args], check=False, capture_output=True, text=True, timeout=READY_SECONDS + 30, input=said
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -29,18 +34,24 @@ def world() -> World:
     return World(config.new_client_from_config())  # type: ignore[no-untyped-call]  # as the library is
 
 
+def with_kernels(manifest: JsonObject) -> JsonObject:
+    """Return the example with a cache on the nodes: its engines need not compile for half a minute."""
+    manifest["spec"]["model"]["cache"] = TWO_ENGINES["model"]["cache"]
+    return manifest
+
+
 @pytest.fixture(scope="module")
 def chat(world: World) -> Iterator[str]:
     """Install Sapwood, apply the smallest example, wait for it; return the gateway Service's address."""
     release = connect(world)
     release.uninstall()  # what an earlier module left
     release.install()
-    kubectl("apply", "--filename", "examples/chat.yaml")
+    kubectl("apply", "--filename", "-", said=json.dumps(with_kernels(yaml.safe_load(EXAMPLE.read_text()))))
     kubectl("wait", "--for=condition=Ready", "inferenceservice/chat", f"--timeout={READY_SECONDS}s")
     service = world.get(f"/api/v1/namespaces/{NAMESPACE}/services/sapwood-gateway")
     assert service is not None
     yield service["spec"]["clusterIP"]
-    kubectl("delete", "--filename", "examples/chat.yaml")
+    kubectl("delete", "--filename", str(EXAMPLE))
     engines = "/api/v1/namespaces/default/pods?labelSelector=app.kubernetes.io%2Fcomponent%3Dengine"
     eventually(lambda: not world.items(engines), "the engine's end", within_seconds=120)
     release.uninstall()

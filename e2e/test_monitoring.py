@@ -29,6 +29,7 @@ from cluster.definitions import PROMETHEUS_OPERATOR as MONITORING_APIS
 from cluster.extras import start_prometheus, start_prometheus_operator
 from cluster.layout import Layout
 from optional_apis import GATEWAY, HTTP_ROUTES, MONITORING, REFERENCE_GRANTS, installed
+from plugin import Person, done, kubectl, make_person
 from pods import PYTHON, Pods
 from prometheus_api import Prometheus
 from small_engines import MODEL, READY_SECONDS, TWO_ENGINES
@@ -221,6 +222,35 @@ def test_a_broken_promise_fires_an_alert_whose_runbook_can_be_read_in_the_cluste
     assert url == f"http://sapwood-operator.{SYSTEM}.svc.cluster.local/runbooks#ttftbudgetburn"
     page = Pods(world, TEAM).run("on-call", {"name": "main", "image": PYTHON, "args": ["-c", ASK, url]})
     assert '<h2 id="ttftbudgetburn">TTFTBudgetBurn</h2>' in page
+
+
+@pytest.fixture
+def person(service: JsonObject, tmp_path: Path) -> Iterator[Person]:
+    """Somebody who may do nothing."""
+    found = make_person(TEAM, "anna", tmp_path)
+    yield found
+    found.may_no_longer(SYSTEM)
+
+
+def test_who_may_ask_the_operator_alone_is_told_what_more_replicas_would_do(person: Person) -> None:
+    """Through the API server to the operator's Service, and of the load of the test before."""
+    question = ("sapwood", "what-if", "chat", f"--namespace={TEAM}", "--replicas=3", "--memory=2")
+    refused = kubectl(*question, kubeconfig=person.kubeconfig)
+    assert refused.returncode == 1
+    assert "needs get of services/proxy, sapwood-operator:http, in namespace sapwood" in refused.stderr
+
+    person.may("sapwood-operator-what-if", SYSTEM)
+    said = done(*question, kubeconfig=person.kubeconfig)
+    rows = {cells[0]: cells[1:] for cells in (re.split("  +", line.strip()) for line in said.splitlines())}
+    assert rows["2 replicas"] == ["3 replicas, 2x memory"]
+    assert re.fullmatch(r"(at least )?\d+ %", rows["hit ratio"][1])
+    assert rows["the policy goes there"] == ["no: maxReplicas is 2"]
+
+
+def test_a_service_that_scales_explains_itself(service: JsonObject) -> None:
+    said = done("sapwood", "explain", "chat", f"--namespace={TEAM}")
+    assert "2 replicas wanted, 2 asked for, 2 ready" in said
+    assert re.search(r"AutoscalingActive +True +Active: ", said)
 
 
 def test_times_to_first_token_lead_to_the_traces_of_requests(prometheus: Prometheus) -> None:

@@ -108,6 +108,11 @@ def cache_root(environment: Mapping[str, str]) -> Path:
     return Path(base, "sapwood", "e2e")
 
 
+def kernels_root(environment: Mapping[str, str]) -> Path:
+    """Return the folder in which engines that are started outside of clusters keep their compiled kernels."""
+    return cache_root(environment).parent / "kernels"
+
+
 def node_name(number: int) -> str:
     """Return the name of node ``number`` (from 1)."""
     return f"node-{number}"

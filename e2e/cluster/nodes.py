@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -10,13 +11,15 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from cluster import pki, processes
-from cluster.layout import BRIDGE, POD_PREFIX_LENGTH, Layout, node_address, node_number
+from cluster.layout import BRIDGE, POD_PREFIX_LENGTH, Layout, kernels_root, node_address, node_number
 from cluster.node.images import Image
 from cluster.processes import Spec
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 SAPWOOD_USER = 10001
 """The user that our Dockerfiles end with."""
+_NODE_CACHE = Path("var/cache/sapwood")
+"""On a node's disk: what tests give as ``spec.model.cache.nodePath``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,7 @@ def add(layout: Layout, plan: NodePlan, launcher: Path) -> None:
     subprocess.run(["ip", "-n", layout.netns, "address", "replace", address, "dev", BRIDGE], check=True)
     folder = layout.node_folder(plan.name)
     folder.mkdir(parents=True, exist_ok=True)
+    give_kernels(kernels_root(os.environ), folder / "disk" / _NODE_CACHE)
     settings = {
         "name": plan.name,
         "number": node_number(plan.name),
@@ -72,3 +76,16 @@ def add(layout: Layout, plan: NodePlan, launcher: Path) -> None:
     path.write_text(json.dumps(settings, indent=1), encoding="utf-8")
     program = [sys.executable, "-m", "cluster.node", str(path)]
     processes.start(layout, Spec(plan.name, program, {"PYTHONPATH": str(Path(__file__).resolve().parent.parent)}))
+
+
+def give_kernels(compiled: Path, node_cache: Path) -> None:
+    """Copy the kernels that engines of this machine compiled last to where those of a node look for them.
+
+    An engine runs none but its own, whole ones. So it does no harm that files come and go meanwhile.
+    """
+    folders = sorted(compiled.glob("*"), key=lambda folder: folder.stat().st_mtime)
+    to = node_cache / "sapwood" / "kernels"
+    to.mkdir(parents=True, exist_ok=True)
+    for last in folders[-1:]:
+        subprocess.run(["cp", "--recursive", str(last), str(to)], check=False, stderr=subprocess.DEVNULL)
+    subprocess.run(["chmod", "--recursive", "a+rwX", str(node_cache)], check=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -170,11 +171,24 @@ class HotPrefix:
 
     token_ids: tuple[int, ...]
     worth_tokens: float
-    """As of `CachedNode`, of what no prefix before it in the answer begins with: what is common counts once."""
+    """As of `CachedNode`, of what no prefix before it in the answer begins with: what is common counts once. In a call
+    of ``/admin/warm``: of what its taker lacks."""
+    parts: tuple[tuple[int, float], ...] = ()
+    """From its beginning on: so many tokens, and how often each of them is expected to be used within five minutes.
+    Empty: one as often as the other."""
     adapter: str | None = None
     extra_key: str | None = None
     cache_salt: str | None = None
     tenant: str | None = None
+
+
+def worth_after(parts: Iterable[tuple[int, float]], num_tokens: int) -> float:
+    """Return the worth in tokens of what comes after the first ``num_tokens``; ``parts``: of a `HotPrefix`."""
+    worth, end = 0.0, 0
+    for part_tokens, uses in parts:
+        end += part_tokens
+        worth += uses * max(0, min(part_tokens, end - num_tokens))
+    return worth
 
 
 @dataclass(frozen=True, slots=True)

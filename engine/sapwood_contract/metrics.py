@@ -54,7 +54,7 @@ SCALING_REASONS = (
     *("PrefillSpeed", "TimeToFirstToken", "KvMemory", "DecodeSpeed", "PromisedLatency", "CacheGain"),
     *("LoadFell", "Idle", "Demand", "DemandGone", "Minimum", "Maximum", "Fallback"),
     *("AsNeeded", "MetricsMissing", "Stabilizing", "StepLimit", "Settling", "ReplicasPending", "RoutingSkew"),
-    *("HitLoss", "InsufficientCapacity", "Paused"),
+    *("HitLoss", "InsufficientCapacity", "ReplicasNotReady", "Paused"),
 )
 """Why there are as many replicas as there are: what asked for another number, and what held it."""
 SCALING_SIGNALS = (

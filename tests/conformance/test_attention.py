@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from support_attention import DTYPES, PagedCase, Shape, make_case, run
 
@@ -68,7 +68,7 @@ def shapes(draw: st.DrawFn) -> Shape:
     )
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60)
 @given(shape=shapes())
 def test_any_batch_gives_what_the_definition_gives(backend: AttentionBackend, shape: Shape) -> None:
     check(backend, make_case(shape))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,8 @@ import pytest
 from cluster import binaries
 from cluster.audit import AuditLog, Call
 from cluster.errors import HarnessError, MissingError
-from cluster.layout import cache_root, layout, node_address, node_name, node_number
+from cluster.layout import cache_root, kernels_root, layout, node_address, node_name, node_number
+from cluster.nodes import give_kernels
 from cluster.requirements import go_version
 
 HOME = {"HOME": "/somewhere"}
@@ -28,6 +30,25 @@ def test_folders_follow_the_users_settings() -> None:
     assert layout("e2e", environment).state == Path("/state/sapwood/e2e/e2e")
     assert cache_root(environment) == Path("/cache/sapwood/e2e")
     assert cache_root(HOME) == Path("/somewhere/.cache/sapwood/e2e")
+    assert kernels_root(HOME) == Path("/somewhere/.cache/sapwood/kernels")
+
+
+def test_a_node_begins_with_the_kernels_that_were_compiled_last_and_whoever_its_pods_run_as_may_change_them(
+    tmp_path: Path,
+) -> None:
+    for age, name in enumerate(("new", "old")):
+        (tmp_path / "compiled" / name).mkdir(parents=True)
+        (tmp_path / "compiled" / name / "step.nbc").write_text(name)
+        os.utime(tmp_path / "compiled" / name, (1000 - age, 1000 - age))
+    give_kernels(tmp_path / "compiled", tmp_path / "node")
+    kernels = tmp_path / "node" / "sapwood" / "kernels"
+    assert [path.relative_to(kernels).as_posix() for path in kernels.rglob("*.nbc")] == ["new/step.nbc"]
+    assert {path.stat().st_mode & 0o7 for path in (kernels, kernels / "new")} == {0o7}
+
+
+def test_a_node_of_a_machine_without_kernels_has_none(tmp_path: Path) -> None:
+    give_kernels(tmp_path / "compiled", tmp_path / "node")
+    assert list((tmp_path / "node" / "sapwood" / "kernels").iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["", "Upper", "1st", "a/b", "..", "x-", "a" * 21])

@@ -31,19 +31,18 @@ class Program:
 
     def num_blocks(self) -> int:
         """Blocks that an engine holds."""
-        batch = decode(httpx.get(f"{self.admin_url}/admin/blocks").content)
+        batch = decode(httpx.get(f"{self.admin_url}/admin/blocks", timeout=_DEADLINE_SECONDS).content)
         return sum(len(event.block_hashes) for event in batch.events if hasattr(event, "block_hashes"))
 
 
 @contextmanager
 def program(*command: str) -> Iterator[Program]:
-    """Run ``command`` on two free ports until the end of the block; it has said that it is ready."""
+    """Run ``command`` on two free ports until the end of the block."""
     port, admin_port = free_port(), free_port()
     argv = [sys.executable, *command, f"--port={port}", f"--admin-port={admin_port}"]
     with subprocess.Popen(argv, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as process:
         made = Program(process, f"http://127.0.0.1:{port}", f"http://127.0.0.1:{admin_port}")
         try:
-            eventually(lambda: is_ready(made))
             yield made
         finally:
             process.kill()
@@ -124,6 +123,7 @@ def service(request: pytest.FixtureRequest) -> Iterator[Service]:
 def two_engines(*command: str) -> Iterator[Service]:
     """Run two engines that ``command`` starts, and a gateway before them."""
     with program(*command) as a, program(*command) as b:
+        eventually(lambda: is_ready(a) and is_ready(b))  # one that gets ready under the gateway's eyes starts slowly
         engines = [f"--engine={each.url},{each.admin_url}" for each in (a, b)]
         # The machine may be busy with other things: no prompt is to be late for that.
         options = ("--policy=prefix-affinity", "--load-interval-seconds=0.1", "--prompt-patience-seconds=20", *engines)
@@ -131,7 +131,9 @@ def two_engines(*command: str) -> Iterator[Service]:
             program("-m", "sapwood", "gateway", *options) as gateway,
             httpx.Client(timeout=_DEADLINE_SECONDS) as http,
         ):
-            yield Service([a, b], gateway, http)
+            made = Service([a, b], gateway, http)
+            eventually(lambda: is_ready(gateway) and made.series("sapwood_gateway_replicas")['{state="fit"}'] == 2)
+            yield made
 
 
 def test_from_its_second_turn_a_conversation_finds_its_beginning_until_its_engine_dies(service: Service) -> None:
@@ -147,13 +149,14 @@ def test_from_its_second_turn_a_conversation_finds_its_beginning_until_its_engin
     assert service.series("sapwood_gateway_route_total")['{result="prefix"}'] == 32
     going, staying = service.engines
     for engine in service.engines:
-        assert httpx.get(f"{engine.admin_url}/admin/load").json()["load"]["kv_evictable_tokens"] > 0
+        load = service.http.get(f"{engine.admin_url}/admin/load").json()["load"]
+        assert load["kv_evictable_tokens"] > 0
     going.process.kill()
     eventually(lambda: service.series("sapwood_gateway_replicas")['{state="fit"}'] == 1)
     for each in conversations:
         each.turn(1, 2, 3)
         assert each.turn(4) >= each.lengths[-2] // PAGE * PAGE
-    assert httpx.get(f"{staying.admin_url}/admin/load").json()["state"] == "ready"
+    assert service.http.get(f"{staying.admin_url}/admin/load").json()["state"] == "ready"
 
 
 @pytest.mark.parametrize("service", ["told"], indirect=True)
@@ -233,8 +236,9 @@ def test_four_chats_with_a_real_model_find_their_beginnings_as_foreseen() -> Non
         assert lacking == [[0] * 4] * num_turns, "a request did not go where its prefix is"
         by_prefix = '{result="prefix"}'
         assert service.series("sapwood_gateway_route_total")[by_prefix] - routes[by_prefix] == 4 * num_turns
+        num_compared = sum(compared.values()) + 4 * num_turns
+        eventually(lambda: sum(service.series("sapwood_gateway_match_predictions_total").values()) == num_compared)
         now = service.series("sapwood_gateway_match_predictions_total")
         results = {labels: number - compared[labels] for labels, number in now.items()}
-        assert sum(results.values()) == 4 * num_turns
         assert results['{result="within_page"}'] >= 0.99 * 4 * num_turns
         assert 0 < service.series("sapwood_gateway_event_lag_seconds")[""] < _DEADLINE_SECONDS

@@ -11,6 +11,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 import aiohttp
@@ -59,29 +60,31 @@ def _start_engine() -> Engine:
 
 @pytest.fixture(scope="module")
 def gateway_url(engines: list[Engine]) -> Iterator[str]:
-    port = free_port()
-    command = [sys.executable, "-m", "sapwood", "gateway", f"--port={port}", "--load-interval-seconds=0.2"]
+    port, admin_port = free_port(), free_port()
+    command = [sys.executable, "-m", "sapwood", "gateway", f"--port={port}", f"--admin-port={admin_port}"]
+    command += ["--load-interval-seconds=0.2"]
     command += [f"--engine={engine.url},{engine.admin_url}" for engine in engines]
     for engine in engines:  # one that gets ready under the gateway's eyes starts slowly
-        _wait_until_ready(engine.admin_url)
+        _wait_until(f"{engine.admin_url}/readyz")
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
-        _wait_until_ready(f"http://127.0.0.1:{port + 1}")
-        yield f"http://127.0.0.1:{port}"
-        process.terminate()
-        assert process.wait(60) == 0
+        try:
+            _wait_until(f"http://127.0.0.1:{admin_port}/metrics", says=b'sapwood_gateway_replicas{state="fit"} 2')
+            yield f"http://127.0.0.1:{port}"
+            process.terminate()
+            assert process.wait(60) == 0
+        finally:
+            process.kill()
 
 
-def _wait_until_ready(url: str) -> None:
-    """Ask again and again; nobody listens yet, or the answer is 503."""
+def _wait_until(url: str, *, says: bytes = b"") -> None:
+    """Ask again and again; nobody listens yet, the answer is 503, or it says something else."""
     deadline = time.monotonic() + _START_SECONDS
     while True:
-        try:
-            urllib.request.urlopen(f"{url}/readyz", timeout=5).close()
-        except OSError:
-            assert time.monotonic() < deadline, f"{url} is not ready in time"
-            time.sleep(0.05)  # what is waited for needs the processor
-        else:
-            return
+        with suppress(OSError), urllib.request.urlopen(url, timeout=5) as answer:
+            if says in answer.read():
+                return
+        assert time.monotonic() < deadline, f"{url} is not ready in time"
+        time.sleep(0.05)  # what is waited for needs the processor
 
 
 @pytest.fixture
@@ -97,7 +100,7 @@ async def num_running(engine: Engine) -> int:
 
 
 async def until_idle(engines: list[Engine]) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while any([await num_running(engine) for engine in engines]):
             pass
 
@@ -165,4 +168,4 @@ async def test_one_engine_drains_and_no_stream_is_cut_then_it_is_killed_and_no_r
     going.process.kill()
     for number in range(6):
         assert await num_pieces(stream(gateway, max_tokens=4, prompt=f"Later {number}")) > 1
-    assert await num_running(staying) == 0
+    await until_idle([staying])

@@ -27,6 +27,7 @@ from sapwood_tools.bench.servers import free_port
 
 TEXT, CHAT = "/v1/completions", "/v1/chat/completions"
 SERVE = Path(__file__).parents[1] / "support" / "support_fake_serve.py"
+START_SECONDS = 240.0
 DEADLINE_SECONDS = 60.0
 PRIVATE = {
     name: f"MARKER-{name}-8d21"
@@ -172,7 +173,7 @@ async def leave(api: httpx.AsyncClient, path: str, **given: str) -> None:
 
 async def until_ready(api: httpx.AsyncClient, programs: Programs) -> None:
     """Wait for each engine, and then for the gateway: it answers as soon as it knows one of them."""
-    async with asyncio.timeout(DEADLINE_SECONDS):
+    async with asyncio.timeout(START_SECONDS):
         for engine in programs.engines:
             await until_ok(programs, partial(api.get, f"{engine.admin_url}/readyz"))
         await until_ok(programs, partial(post, api, TEXT, text(max_tokens=1)))
@@ -198,7 +199,7 @@ async def write_what_is_no_http(program: Program) -> None:
 
 
 async def scrape(programs: Programs, day: Day) -> None:
-    async with httpx.AsyncClient() as client:
+    async with httpx.AsyncClient(timeout=DEADLINE_SECONDS) as client:
         for url in (*(each.url for each in programs.engines), programs.gateway.admin_url):
             for accept in ("text/plain", "application/openmetrics-text"):
                 day.metrics.append((await client.get(f"{url}/metrics", headers={"accept": accept})).text)
@@ -250,7 +251,7 @@ async def lose_the_last_engine(programs: Programs, api: httpx.AsyncClient) -> No
         programs.engines[1].process.kill()
         assert b'"upstream_ended"' in b"".join([piece async for piece in pieces])
     assert (await post(api, TEXT, text())).status_code >= 500
-    async with httpx.AsyncClient() as client:
+    async with httpx.AsyncClient(timeout=DEADLINE_SECONDS) as client:
         day_end = await client.get(f"{programs.gateway.admin_url}/metrics")
     assert 'code="502"' in day_end.text
 

@@ -125,13 +125,13 @@ def test_one_tenant_finds_nothing_of_what_another_has_asked(programs: Programs) 
 def test_the_engine_is_open_to_the_gateway_and_to_its_administrator_alone(programs: Programs) -> None:
     ask = {"model": MODEL, "prompt": PROMPT, "max_tokens": 1}
     for headers in ({}, bearer("sk-acme"), bearer(ADMIN_KEY)):
-        assert httpx.post(programs.engine + "/v1/completions", json=ask, headers=headers).status_code == 401
-    assert httpx.post(programs.engine_admin + "/admin/flush").status_code == 401
-    assert httpx.get(programs.engine_admin + "/admin/load", headers=bearer("sk-acme")).status_code == 401
-    tree = httpx.get(programs.engine_admin + "/admin/cache", headers=bearer(ADMIN_KEY))
+        assert httpx.post(programs.engine + "/v1/completions", json=ask, headers=headers, timeout=60).status_code == 401
+    assert httpx.post(programs.engine_admin + "/admin/flush", timeout=60).status_code == 401
+    assert httpx.get(programs.engine_admin + "/admin/load", headers=bearer("sk-acme"), timeout=60).status_code == 401
+    tree = httpx.get(programs.engine_admin + "/admin/cache", headers=bearer(ADMIN_KEY), timeout=60)
     assert tree.status_code == 200
     assert "acme" not in tree.text
-    assert httpx.get(programs.engine + "/metrics").status_code == 200
+    assert httpx.get(programs.engine + "/metrics", timeout=60).status_code == 200
 
 
 def test_a_key_is_known_as_soon_as_the_file_has_it_and_no_longer_than_that(programs: Programs) -> None:

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 from support_checkpoints import tiny_model
+from support_kernels import keep_kernels
 
 from sapwood_engine.checkpoint.source import open_checkpoint, open_tensors, read_spec
 from sapwood_engine.checkpoint.spec import ModelSpec
-from sapwood_engine.kernels import compiled as kernels
 from sapwood_engine.models.decoder import Decoder
 from sapwood_engine.models.load import load_model
 from sapwood_engine.runtime.model_runner import Model
@@ -41,8 +41,7 @@ def compile_decoder(
     int8: bool = False,
 ) -> Compiled:
     """Take the weights out of ``decoder``; compiled functions are kept in pytest's cache."""
-    assert config.cache is not None
-    kernels.use_cache(config.cache.mkdir("kernels"))
+    keep_kernels(config)
     # The folder for compiled kernels had to be set first.
     from sapwood_engine.models.compiled import CompiledDecoder  # noqa: PLC0415
 

@@ -124,7 +124,7 @@ class FakePrefixes:
 
     async def hot(self, *, max_prefixes: int, max_tokens: int) -> HotPrefixes:
         self.client.admin_calls.append(("hot", {"max_prefixes": max_prefixes, "max_tokens": max_tokens}))
-        return HotPrefixes(self.client.model_revision, (HotPrefix((1, 2), 1.5),))
+        return HotPrefixes(self.client.model_revision, (HotPrefix((1, 2), 1.5, ((2, 0.75),)),))
 
     async def warm(self, prefixes: Sequence[WarmPrefix], *, is_last: bool) -> WarmProgress:
         self.client.admin_calls.append(("warm", {"prefixes": list(prefixes), "is_last": is_last}))

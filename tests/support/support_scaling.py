@@ -12,6 +12,7 @@ from sapwood_operator.autoscaling.capacity import wait_p90
 from sapwood_operator.autoscaling.decide import decide
 from sapwood_operator.autoscaling.hits import reused
 from sapwood_operator.autoscaling.values import (
+    Change,
     Decision,
     Demand,
     Latencies,
@@ -32,6 +33,11 @@ CAPACITY = 100_000.0
 COST = StepCost(prefill_token=1e-4, prefill_key=0.0, decode=1e-3, decode_key=0.0, base=0.01)
 """10,000 prefill tokens a second, beside 1,000 decodes."""
 BUSY = Demand(num_waiting=0, num_running=8, idle_seconds=0.0)
+NOBODY = Demand(num_waiting=0, num_running=0, idle_seconds=1000.0)
+LOST = NoReading("it did not answer")
+LONG_AGO = NOW - 5000.0
+ENOUGH = State(fewer_since=LONG_AGO)
+"""One fewer would have done for long."""
 
 
 def latencies(seconds: float, count: float = 60.0, borders: tuple[float, ...] = BORDERS) -> Latencies:
@@ -56,6 +62,20 @@ def straight_curve(at_capacity: float, endless: float, capacity: float = CAPACIT
 def flat_curve(ratio: float = 0.5) -> Curve:
     """A curve of a cache that hits as much however large it is."""
     return curve_of([(1.0, ratio), (16 * CAPACITY, ratio)], ratio)
+
+
+FLAT = flat_curve()
+"""More memory hits no more."""
+
+
+def waits(num_waiting: int) -> Demand:
+    """Requests that gateways hold."""
+    return Demand(num_waiting=num_waiting, num_running=0, idle_seconds=0.0)
+
+
+def changed(ago: float, before: int, after: int, reason: str = "PrefillSpeed") -> State:
+    """A state in which that was decided last."""
+    return State(desired=after, fewer_since=LONG_AGO, changes=(Change(NOW - ago, before, after, reason, ""),))
 
 
 def reading(share: float = 0.5, **changes: object) -> Reading:

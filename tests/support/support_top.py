@@ -161,7 +161,7 @@ async def polled(pilot: Pilot[None], num_polls: int) -> TopApp:
     """Return the app once it shows that many polls."""
     app = pilot.app
     assert isinstance(app, TopApp)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while app.num_polls < num_polls:
             await pilot.pause()
     await pilot.pause()

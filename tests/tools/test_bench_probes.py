@@ -7,9 +7,9 @@ from types import ModuleType
 import numpy as np
 import pytest
 import torch
+from support_kernels import keep_kernels
 
 from sapwood_engine.checkpoint.spec import ModelSpec, RopeSpec
-from sapwood_engine.kernels import compiled
 from sapwood_engine.kernels.huge_pages import HugePages
 
 SPEC = ModelSpec("llama", 200, 64, 3, 4, 2, 16, 176, 1024, 1e-5, RopeSpec(10000.0))
@@ -18,8 +18,7 @@ NUM_THREADS = 2
 
 @pytest.fixture(scope="module")
 def probes(pytestconfig: pytest.Config) -> ModuleType:
-    assert pytestconfig.cache is not None
-    compiled.use_cache(pytestconfig.cache.mkdir("kernels"))
+    keep_kernels(pytestconfig)
     # The folder for compiled functions had to be set first.
     import probes  # noqa: PLC0415
 

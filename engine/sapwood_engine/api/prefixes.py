@@ -38,11 +38,23 @@ _MAX_TENANT_CHARACTERS = 1_024
 router = APIRouter(route_class=StrictRoute)
 
 
+_Part = Annotated[
+    tuple[Annotated[int, Field(strict=True, ge=1)], Annotated[float, Field(strict=True, ge=0)]],
+    Field(strict=False, description="JSON has no tuples: an array of two."),
+]
+
+
 class WarmField(Fields):
     """One of the prefixes of a `WarmRequest`; its namespace is that of requests that name exactly these."""
 
     token_ids: list[int] = Field(min_length=1, max_length=MAX_HOT_TOKENS)
     worth_tokens: float = Field(ge=0, description="What it should save within five minutes, in tokens of prefill.")
+    parts: list[_Part] = Field(
+        [],
+        max_length=MAX_HOT_TOKENS,
+        description="From its beginning on: so many tokens, and how often each should be used within five minutes;"
+        " `worth_tokens` counts where there are none.",
+    )
     adapter: None = Field(None, description="None is served yet.")
     extra_key: Key | None = None
     cache_salt: Salt = None
@@ -142,5 +154,5 @@ def _read(body: WarmRequest, vocab_size: int, model_revision: str) -> list[WarmP
         namespace = Namespace(
             model_revision, extra_key=prefix.extra_key, tenant_salt=prefix.cache_salt, tenant=prefix.tenant
         )
-        prefixes.append(WarmPrefix(namespace, tuple(prefix.token_ids), prefix.worth_tokens))
+        prefixes.append(WarmPrefix(namespace, tuple(prefix.token_ids), prefix.worth_tokens, tuple(prefix.parts)))
     return prefixes

@@ -57,6 +57,10 @@ class EvictionOrder(ABC):
     def members(self) -> Iterator[Node]:
         """Yield the nodes held, for invariant checks and in no promised order."""
 
+    @abstractmethod
+    def upcoming(self) -> Iterator[Node]:
+        """Yield the nodes in the order in which they go if nothing else happens; the tree must not change meanwhile."""
+
 
 class RecencyOrder(EvictionOrder):
     """Least recently used first, O(1) for every operation: one linked list through all unlocked nodes.
@@ -113,6 +117,9 @@ class RecencyOrder(EvictionOrder):
         while node is not None and node is not self._end:
             yield node
             node = node.newer
+
+    def upcoming(self) -> Iterator[Node]:
+        return self.members()
 
     @staticmethod
     def _unlink(first: Node, last: Node) -> None:
@@ -190,6 +197,22 @@ class RankedOrder(EvictionOrder):
 
     def members(self) -> Iterator[Node]:
         return (node for _, serial, node in self._heap if node.entry == serial)
+
+    def upcoming(self) -> Iterator[Node]:
+        heap = [entry for entry in self._heap if entry[2].entry == entry[1]]
+        heapify(heap)
+        num_left: dict[int, int] = {}
+        serial = self._serial
+        while heap:
+            node = heappop(heap)[2]
+            yield node
+            above = node.parent
+            if above is None or above.parent is None or above.lock_ref:
+                continue
+            num_left[above.serial] = num_left.get(above.serial, len(above.children)) - 1
+            if not num_left[above.serial]:
+                serial += 1
+                heappush(heap, (self._rank_of(above), serial, above))
 
     def _push(self, node: Node) -> None:
         self._serial += 1

@@ -20,6 +20,9 @@ from sapwood_engine.core.keys import TokenKey
 from sapwood_engine.core.radix_node import Node, Root
 from sapwood_engine.core.request import Namespace
 
+LEAST_USES = 1.0
+"""A token that is expected to be used less often saves less than it costs to compute."""
+
 
 class SurveyedNode(NamedTuple):
     """A node as the walk found it. Its number is its place among all that the walk tells.
@@ -151,17 +154,21 @@ class HotPath:
     number: int
     worth_tokens: float
     """Of the nodes on it that are on no path before it."""
+    parts: tuple[tuple[int, float], ...]
+    """Tokens and uses of each node on it, the highest first."""
 
 
 def paths_of_most_worth(nodes: Sequence[SurveyedNode], *, max_paths: int, max_tokens: int) -> list[HotPath]:
     """Return at most ``max_paths`` paths of at most ``max_tokens`` tokens together, those of the most worth first.
 
     The nodes that will be used most are taken one after the other, each with all above it, as long as there is room:
-    computing a token costs the same wherever it stands. None of the paths begins another.
+    computing a token costs the same wherever it stands. Where none below is used `LEAST_USES` times a path ends, and
+    none of them begins another.
     """
     ends = _Ends(nodes)
     num_left = max_tokens
-    for number in sorted(range(len(nodes)), key=lambda number: -nodes[number].uses):
+    used = [number for number, node in enumerate(nodes) if node.uses >= LEAST_USES]
+    for number in sorted(used, key=lambda number: -nodes[number].uses):
         grown = ends.nearest_taken(number)
         if grown == number:
             continue
@@ -173,14 +180,20 @@ def paths_of_most_worth(nodes: Sequence[SurveyedNode], *, max_paths: int, max_to
     told: set[int] = set()
     paths = []
     for number in sorted(ends.ends, key=lambda number: -ends.worths[number]):
-        at: int | None = number
-        worth = 0.0
-        while at is not None and at not in told:
-            told.add(at)
-            worth += nodes[at].worth_tokens
-            at = nodes[at].parent
-        paths.append(HotPath(number, worth))
+        above = _path_to(nodes, number)
+        worth = sum(nodes[each].worth_tokens for each in above if each not in told)
+        told.update(above)
+        paths.append(HotPath(number, worth, tuple((nodes[each].num_tokens, nodes[each].uses) for each in above)))
     return sorted(paths, key=lambda path: -path.worth_tokens)
+
+
+def _path_to(nodes: Sequence[SurveyedNode], number: int) -> list[int]:
+    path = []
+    at: int | None = number
+    while at is not None:
+        path.append(at)
+        at = nodes[at].parent
+    return path[::-1]
 
 
 class _Ends:

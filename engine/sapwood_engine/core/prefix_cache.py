@@ -295,16 +295,29 @@ class PrefixCache:
     def make_room(self, num_pages: int, *, most_uses: float) -> bool:
         """Evict until ``num_pages`` are free, as long as what goes next has less than ``most_uses`` to come.
 
-        See `prefix_worth.expected_uses`. Returns whether they are free now; what had to go for that is gone either way.
+        See `prefix_worth.expected_uses`. Returns whether they are free now; nothing goes where that would not do.
         """
+        if not self._can_make_room(num_pages, most_uses):
+            return False
         while (missing := num_pages - self._allocator.num_free) > 0:
             victim = self._tree.order.victim()
-            if victim is None or self._expected_uses(victim) >= most_uses:
-                return False
+            assert victim is not None, f"{missing} pages are missing of {num_pages} that were seen to become free"
             idle = self._idle_seconds(victim)
             num_tokens = self._tree.evict(min(missing, victim.num_pages))
             self._evicted.append(Evicted(num_tokens, "capacity", idle))
         return True
+
+    def _can_make_room(self, num_pages: int, most_uses: float) -> bool:
+        missing = num_pages - self._allocator.num_free
+        if missing > self._tree.num_evictable:
+            return False
+        for node in self._tree.order.upcoming():
+            if missing <= 0:
+                break
+            if self._expected_uses(node) >= most_uses:
+                return False
+            missing -= node.num_pages
+        return missing <= 0
 
     def release(self, pages: Iterable[int]) -> None:
         """Give owned pages back. Asserts on a page that is not owned, a double release among them."""

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
+from sapwood_contract.http import worth_after
 from sapwood_engine.core.admission import Refused, max_output
 from sapwood_engine.core.page_table import Opening, PageTable
 from sapwood_engine.core.ports import Capacity
@@ -35,6 +36,8 @@ class WarmPrefix:
     token_ids: tuple[int, ...]
     worth_tokens: float
     """Tokens of prefill that what is lacking of it should save within `prefix_worth.HORIZON_SECONDS`."""
+    parts: tuple[tuple[int, float], ...] = ()
+    """As of `HotPrefix`; where there are some the worth of what is lacking is reckoned by them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +131,7 @@ class Warming:
             sequence = Sequence(request, arrival=arrival, arrived_at=now, max_output=0, keys=self.cache.keys)
             if self._is_cached(sequence):
                 self._take("done")
-            elif (opening := self._open(sequence, prefix.worth_tokens)) is not None:
+            elif (opening := self._open(sequence, prefix)) is not None:
                 self.active = sequence
                 return WarmStart(sequence, opening)
             else:
@@ -153,7 +156,7 @@ class Warming:
         namespace, key = sequence.request.namespace, sequence.key()
         return self.cache.peek(namespace, key, limit_tokens=sequence.num_prompt) == sequence.num_prompt
 
-    def _open(self, sequence: Sequence, worth_tokens: float) -> Opening | None:
+    def _open(self, sequence: Sequence, prefix: WarmPrefix) -> Opening | None:
         """Match, lock, and take pages: free ones, and those of what will be used less than what is lacking."""
         cache = self.cache
         match = cache.match(
@@ -161,8 +164,9 @@ class Warming:
         )
         receipt = cache.lock(match)
         needed = -(-sequence.num_prompt // cache.page_size) - len(match.pages)
-        uses = worth_tokens / max(1, sequence.num_prompt - match.num_usable_tokens)
-        if not cache.make_room(needed, most_uses=uses):
+        held = match.num_usable_tokens
+        worth = worth_after(prefix.parts, held) if prefix.parts else prefix.worth_tokens
+        if not cache.make_room(needed, most_uses=worth / max(1, sequence.num_prompt - held)):
             cache.unlock(receipt)
             return None
         own = cache.allocate(needed)

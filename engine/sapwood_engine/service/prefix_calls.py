@@ -39,12 +39,16 @@ class PrefixCalls:
     def survey(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Return the next nodes of a walk, as fields of `SurveyedNode` in their order.
 
-        ``is_first`` begins one, with ``has_names`` or not. Once ``is_done``, `paths` can still be asked for.
+        ``is_first`` begins one, with ``has_names`` or not. Once ``is_done``, `paths` can still be asked for, unless it
+        has names: who asks for those wants no tokens, and what was told is let go.
         """
         if arguments["is_first"] or self._survey is None:
             self._survey = self._cache.survey(now=self._clock(), has_names=arguments["has_names"])
         nodes = self._survey.advance(max_nodes=self._max_nodes, max_pages=MAX_PAGES)
-        return {"nodes": nodes, "is_done": self._survey.is_done}
+        is_done = self._survey.is_done
+        if is_done and arguments["has_names"]:
+            self._survey = None
+        return {"nodes": nodes, "is_done": is_done}
 
     def paths(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Return namespace and key of each path that ends at one of ``numbers``; the walk is over then."""
@@ -54,10 +58,10 @@ class PrefixCalls:
         return {"paths": [(asdict(path.namespace), path.key) for path in paths]}
 
     def warm(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Take ``prefixes``, each a namespace, a key and a worth; how far they are is in the turn's `TokenBatch`."""
+        """Take ``prefixes``: namespace, key, worth, parts of each; how far they are is in the turn's `TokenBatch`."""
         prefixes = [
-            WarmPrefix(Namespace(**namespace), tuple(array("i", key)), worth_tokens)
-            for namespace, key, worth_tokens in arguments["prefixes"]
+            WarmPrefix(Namespace(**namespace), tuple(array("i", key)), worth_tokens, tuple(parts))
+            for namespace, key, worth_tokens, parts in arguments["prefixes"]
         ]
         self._scheduler.warm(prefixes, self._clock())
         return {}

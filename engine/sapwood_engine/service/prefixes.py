@@ -25,7 +25,7 @@ from sapwood_contract.http import (
     HotPrefixes,
     WarmProgress,
 )
-from sapwood_engine.core.hot_prefixes import SurveyedNode, nodes_of_most_worth, paths_of_most_worth
+from sapwood_engine.core.hot_prefixes import HotPath, SurveyedNode, nodes_of_most_worth, paths_of_most_worth
 from sapwood_engine.core.keys import token_key
 from sapwood_engine.core.ports import Capacity
 from sapwood_engine.core.warming import WarmPrefix
@@ -82,10 +82,7 @@ class Prefixes:
             nodes = await self._survey(has_names=False)
             paths = await asyncio.to_thread(paths_of_most_worth, nodes, max_paths=max_prefixes, max_tokens=max_tokens)
             answer = await self._engine.admin("paths", numbers=[path.number for path in paths])
-        prefixes = tuple(
-            _hot_prefix(*told, worth_tokens=path.worth_tokens)
-            for path, told in zip(paths, answer["paths"], strict=True)
-        )
+        prefixes = tuple(_hot_prefix(path, *told) for path, told in zip(paths, answer["paths"], strict=True))
         return HotPrefixes(self._engine.model_revision, prefixes)
 
     async def warm(self, prefixes: Sequence[WarmPrefix], *, is_last: bool) -> WarmProgress:
@@ -96,7 +93,7 @@ class Prefixes:
         engine = self._engine
         if engine.state == "draining":
             raise Draining(retry_after_seconds=_RETRY_SECONDS)
-        told = [(asdict(each.namespace), token_key(each.token_ids), each.worth_tokens) for each in prefixes]
+        told = [(asdict(each.namespace), token_key(each.token_ids), each.worth_tokens, each.parts) for each in prefixes]
         await engine.admin("warm", prefixes=told)
         _log.info("prefixes to compute", extra={"num_prefixes": len(prefixes), "is_last": is_last})
         engine.warm_up.called(is_last=is_last)
@@ -123,10 +120,11 @@ def _cached_nodes(nodes: Sequence[SurveyedNode]) -> tuple[CachedNode, ...]:
     return tuple(CachedNode(b64encode(node.names).decode(), node.num_tokens, node.worth_tokens) for node in chosen)
 
 
-def _hot_prefix(namespace: dict[str, str | None], key: bytes, *, worth_tokens: float) -> HotPrefix:
+def _hot_prefix(path: HotPath, namespace: dict[str, str | None], key: bytes) -> HotPrefix:
     return HotPrefix(
         tuple(array("i", key)),
-        worth_tokens,
+        path.worth_tokens,
+        path.parts,
         adapter=namespace["adapter_id"],
         extra_key=namespace["extra_key"],
         cache_salt=namespace["tenant_salt"],

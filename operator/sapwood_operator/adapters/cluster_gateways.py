@@ -11,7 +11,9 @@ from sapwood_operator.adapters.kinds import ENDPOINT_SLICES
 from sapwood_operator.autoscaling.demand import Gateway, NoGateways, gateways_in
 
 ADDRESSES_SECONDS = 5.0
-"""For so long a list of gateways is used: what a new one holds is seen so much later at the most."""
+"""A list of gateways is made anew when it is so old, beside the questions: none of them waits for the API server."""
+OLDEST_SECONDS = 30.0
+"""Only for one that is older than this is waited: nobody asked for long, or the API server is away."""
 _SERVICE_LABEL = "kubernetes.io/service-name"
 
 
@@ -33,11 +35,19 @@ class ClusterGateways:
         self._clock = clock
         self._found: tuple[Gateway, ...] | NoGateways = NoGateways("nobody has asked yet which gateways there are")
         self._found_at = float("-inf")
+        self._listing: asyncio.Task[None] | None = None
 
     async def find(self) -> tuple[Gateway, ...] | NoGateways:
         """Return the gateways; while the API server does not answer those that it named last."""
-        if self._clock() - self._found_at < ADDRESSES_SECONDS:
-            return self._found
+        age = self._clock() - self._found_at
+        if age >= ADDRESSES_SECONDS:
+            if self._listing is None or self._listing.done():
+                self._listing = asyncio.create_task(self._list())
+            if age >= OLDEST_SECONDS:
+                await asyncio.shield(self._listing)
+        return self._found
+
+    async def _list(self) -> None:
         answer = await asyncio.to_thread(
             self._cluster.list, ENDPOINT_SLICES, self._namespace, label_selector=f"{_SERVICE_LABEL}={self._service}"
         )
@@ -46,4 +56,3 @@ class ClusterGateways:
             self._found_at = self._clock()
         elif isinstance(self._found, NoGateways):
             self._found = NoGateways(f"the API server does not say which gateways there are: {answer.message}")
-        return self._found

@@ -75,7 +75,9 @@ class EngineAdmin:
         """Return the engine's most used prefixes, as many as one answer holds."""
         hot = await self._get(address, ADMIN_HOT_PREFIXES, HotPrefixes, CACHE_SECONDS)
         for prefix in hot.prefixes:
-            is_sane = all(0 <= token_id <= _MOST_TOKEN_ID for token_id in prefix.token_ids)
+            is_sane = all(0 <= token_id <= _MOST_TOKEN_ID for token_id in prefix.token_ids) and all(
+                num_tokens > 0 and 0 <= uses < math.inf for num_tokens, uses in prefix.parts
+            )
             if not is_sane or not 0 <= prefix.worth_tokens < math.inf:
                 raise Unanswered(_NOT_UNDERSTOOD)
         return hot

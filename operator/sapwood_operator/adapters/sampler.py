@@ -9,16 +9,18 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from typing import Protocol
+from functools import partial
+from typing import Protocol, TypeGuard
 
 from sapwood_operator.autoscaling.attention import Watched
 from sapwood_operator.autoscaling.demand import ROUTED_SECONDS, GatewaysHeard, demand_of
 from sapwood_operator.autoscaling.readings import STALE_SECONDS, reading, window_with
 from sapwood_operator.autoscaling.scrapes import NoScrape, Scrape
 from sapwood_operator.autoscaling.signals import NOBODY_ASKED, EnginePod, Heard, ServiceSignals
-from sapwood_operator.autoscaling.values import Demand, NoDemand
+from sapwood_operator.autoscaling.taken import taken_with
+from sapwood_operator.autoscaling.values import Demand, NoDemand, Taken
 
 EVERY_SECONDS = 15.0
 """Between two samplings of all services that scale."""
@@ -38,8 +40,8 @@ class ScrapeSource(Protocol):
 class DemandSource(Protocol):
     """Knows what gateways have to do."""
 
-    async def ask(self) -> GatewaysHeard:
-        """Return what each of them says now."""
+    async def ask(self, so_far: Callable[[GatewaysHeard], None]) -> GatewaysHeard:
+        """Return what each of them says now; ``so_far``: told at every answer what has been said until then."""
 
 
 Name = tuple[str, str]
@@ -50,6 +52,14 @@ Name = tuple[str, str]
 class _Pod:
     window: tuple[Scrape, ...] = ()
     problem: NoScrape | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Early:
+    """What the first answers to a question say of a service; the others are still awaited."""
+
+    number: int
+    demand: Demand
 
 
 class Sampler:
@@ -71,12 +81,15 @@ class Sampler:
         self._services, self._scrapes, self._gateways = services, scrapes, gateways
         self._wake, self._every_seconds, self._clock = wake, every_seconds, clock
         self._pods: dict[Name, dict[str, _Pod]] = {}
+        self._taken: dict[Name, tuple[Taken, ...]] = {}
         self._heard: GatewaysHeard | None = None
         self._former: list[GatewaysHeard] = []
         """Earlier answers to questions that were `EVERY_SECONDS` apart or more, the oldest first."""
         self._heard_number = -1
         """Of the question that `_heard` answers."""
         self._numbers = itertools.count()
+        self._early: dict[Name, _Early] = {}
+        """Of urgent services for which requests wait that nobody knew of."""
         self._told: dict[Name, Demand | NoDemand] = {}
         """What there was to do for each urgent service when it was last woken for that."""
         self._at: float | None = None
@@ -92,6 +105,7 @@ class Sampler:
             demand=self._demand(namespace, name, now),
             demand_at=self._heard.at if self._heard else None,
             at=self._at,
+            taken=self._taken.get((namespace, name), ()),
         )
 
     async def run(self) -> None:
@@ -107,6 +121,7 @@ class Sampler:
             await asyncio.gather(self._ask_gateways(), *map(self._sample, scaling))
         wanted = {(each.namespace, each.name) for each in scaling}
         self._pods = {name: pods for name, pods in self._pods.items() if name in wanted}
+        self._taken = {name: taken for name, taken in self._taken.items() if name in wanted}
         self._at = self._clock()
         for each in scaling:
             self._wake(each.namespace, each.name)
@@ -117,13 +132,16 @@ class Sampler:
         self._told = {name: told for name, told in self._told.items() if name in urgent}
         if not urgent:
             return
-        await self._ask_gateways()
+        await self._ask_gateways(urgent)
         for name in sorted(urgent):
-            demand = self._demand(*name, self._clock())
-            told = replace(demand, idle_seconds=0.0, routed_by_prefix=None) if isinstance(demand, Demand) else demand
-            if self._told.get(name) != told:
-                self._told[name] = told
-                self._wake(*name)
+            self._tell(name)
+
+    def _tell(self, name: Name) -> None:
+        demand = self._demand(*name, self._clock())
+        told = replace(demand, idle_seconds=0.0, routed_by_prefix=None) if isinstance(demand, Demand) else demand
+        if self._told.get(name) != told:
+            self._told[name] = told
+            self._wake(*name)
 
     async def _run_all(self) -> None:
         clock = asyncio.get_running_loop().time
@@ -133,12 +151,15 @@ class Sampler:
             await asyncio.sleep(max(0.0, began + self._every_seconds - clock()))
 
     async def _run_urgent(self) -> None:
-        while True:
-            await asyncio.sleep(URGENT_SECONDS)
-            await self.sample_urgent()
+        """Ask on time, also while a gateway that hangs still owes its answers to the questions before."""
+        async with asyncio.TaskGroup() as questions:
+            while True:
+                await asyncio.sleep(URGENT_SECONDS)
+                questions.create_task(self.sample_urgent())
 
     async def _sample(self, service: Watched) -> None:
-        former = self._pods.get((service.namespace, service.name), {})
+        name = service.namespace, service.name
+        former = self._pods.get(name, {})
         pods = tuple(_later(pod, former.get(pod.uid, _Pod())) for pod in service.pods)
         try:
             heard = await self._scrapes.ask(replace(service, pods=pods))
@@ -151,19 +172,30 @@ class Sampler:
         for pod in pods:
             each = heard.get(pod.uid, Heard(problem=_FAILED))
             known[pod.uid] = _Pod(window_with(former.get(pod.uid, _Pod()).window, each.scrapes, now), each.problem)
-        self._pods[service.namespace, service.name] = known
+        self._pods[name] = known
+        self._taken[name] = taken_with(self._taken.get(name, ()), _windows(former), _windows(known))
 
-    async def _ask_gateways(self) -> None:
-        """Two questions may be under way at once: the answers to the later one count, whichever come last."""
+    async def _ask_gateways(self, urgent: Set[Name] = frozenset()) -> None:
+        """Several questions may be under way at once: the answers to the latest count, whichever come last."""
         number = next(self._numbers)
         try:
-            heard = await self._gateways.ask()
+            heard = await self._gateways.ask(partial(self._hear_so_far, number, urgent))
         except Exception:
             _log.exception("asking the gateways failed")
             return
+        finally:
+            self._early = {name: early for name, early in self._early.items() if early.number > number}
         if number > self._heard_number:
             self._remember(self._heard)
             self._heard, self._heard_number = heard, number
+
+    def _hear_so_far(self, number: int, urgent: Set[Name], heard: GatewaysHeard) -> None:
+        """Who waits for a first replica does not wait for a slow gateway too: one that waits is enough to wake."""
+        for name in sorted(urgent):
+            demand = demand_of(heard, *name)
+            if number > self._heard_number and _waits(demand) and not _waits(self._demand(*name, self._clock())):
+                self._early[name] = _Early(number, demand)
+                self._tell(name)
 
     def _remember(self, heard: GatewaysHeard | None) -> None:
         if heard is not None:
@@ -172,6 +204,8 @@ class Sampler:
                 self._former.append(heard)
 
     def _demand(self, namespace: str, name: str, now: float) -> Demand | NoDemand:
+        if (early := self._early.get((namespace, name))) is not None:
+            return early.demand
         if self._heard is None:
             return NOBODY_ASKED
         if now - self._heard.at > STALE_SECONDS:
@@ -179,6 +213,14 @@ class Sampler:
         return demand_of(self._heard, namespace, name, former=self._former)
 
 
+def _windows(pods: Mapping[str, _Pod]) -> Mapping[str, Sequence[Scrape]]:
+    return {uid: pod.window for uid, pod in pods.items()}
+
+
 def _later(pod: EnginePod, known: _Pod) -> EnginePod:
     """Ask for what is not known yet."""
     return replace(pod, after=max(pod.after, known.window[-1].at)) if known.window else pod
+
+
+def _waits(demand: Demand | NoDemand) -> TypeGuard[Demand]:
+    return isinstance(demand, Demand) and demand.num_waiting > 0

@@ -28,6 +28,8 @@ Bound = Literal["PrefillSpeed", "TimeToFirstToken", "KvMemory", "DecodeSpeed"]
 CATCH_UP_SECONDS = 60.0
 """Within which work that waits should be done beside what arrives. A pod takes minutes to start: replicas for a
 backlog that is to be gone at once would come when it is gone, and be too many."""
+_LINE = 0.4
+"""Of what is promised beyond a request's own time, that a line may always take: it needs no catching up."""
 _MOST_LONGER = 4.0
 LEAST_GAIN = 0.05
 """Of what is promised. Of a wait that is mostly one's own prompt replicas take nothing away; a latency that a quarter
@@ -49,7 +51,7 @@ class Forecast:
     wait_p90_seconds: float | None
     """For others, before that."""
     catch_up_seconds: float | None
-    """Until what waits now is done."""
+    """Until of what waits now no more is left than a line that the promise has room for."""
     kv_use: float | None
     """Of the KV memory, by running requests."""
     itl_seconds: float | None
@@ -90,6 +92,9 @@ class Capacity:
         if cost is not None:
             prompt = load.mean_prompt_tokens
             token = cost.prefill_token + cost.prefill_key * prompt * (1.0 + hits) / 2
+            if not token > 0.0:
+                # Not told apart from the step's base: a prompt that is computed then costs a step.
+                token = cost.base / max(1.0, prompt * (1.0 - hits))
             one_decode = cost.decode + cost.decode_key * load.mean_context_tokens
             decode = load.generation_tokens / replicas * one_decode
             prefill = computed / replicas * token
@@ -100,8 +105,10 @@ class Capacity:
                 use = prefill / (1.0 - decode)
                 own = cost.base + prompt * (1.0 - hits) * token / (1.0 - decode)
                 wait = wait_p90(own, use, replicas ** (1.0 - self.hits.affinity / 2))
-                spare = replicas * (1.0 - decode) / token - computed
-                catch_up = _ratio(load.waiting_tokens, spare)
+                speed = replicas * (1.0 - decode) / token
+                line_seconds = max(0.0, _LINE * ((self.policy.ttft_p90_seconds or 0.0) - own))
+                late = load.waiting_tokens - speed * line_seconds
+                catch_up = _ratio(late, speed - computed) if late > 0 else 0.0
             else:
                 use = own = wait = catch_up = math.inf
         elif not computed:

@@ -19,7 +19,7 @@ from sapwood_operator.autoscaling.explain import replicas_text, seconds_text
 from sapwood_operator.autoscaling.fewer import Against, breaks_window, holds, pending_sentence
 from sapwood_operator.autoscaling.more import Wish, more
 from sapwood_operator.autoscaling.situation import Situation, situation_of
-from sapwood_operator.autoscaling.stabilise import learnt, tried, within_steps
+from sapwood_operator.autoscaling.stabilise import begun, learnt, tried, within_steps
 from sapwood_operator.autoscaling.state import MOST_CHANGES
 from sapwood_operator.autoscaling.strain import Strain, strains
 from sapwood_operator.autoscaling.telling import inputs_of, is_blind, predicted_of, rejected_of, verdicts_of
@@ -91,7 +91,7 @@ def _blind(situation: Situation) -> _Ruled:
     message = f"{load.num_reporting} of {replicas_text(load.num_ready)} reported"
     if not load.num_missing:
         return _Ruled(wish=Wish(base, "MetricsMissing", f"{message}; they got ready just now"))
-    since = _begun(situation.state.blind_since, situation.now)
+    since = begun(situation.state.blind_since, situation.now)
     lasted = situation.now - since
     fallback = policy.fallback_replicas
     if fallback is not None and lasted >= policy.hold_seconds:
@@ -108,13 +108,13 @@ def _grow(situation: Situation, wanted: Wish) -> _Ruled:
     if situation.moving.num_unplaced:
         wish = Wish(base, "InsufficientCapacity", f"{wanted.message}; no node takes those asked for already")
         return _Ruled(wish=wish, limit=wish.reason)
-    since = _begun(state.more_since, now)
+    since = begun(state.more_since, now)
     least = wanted.replicas if state.more_least is None else min(state.more_least, wanted.replicas)
-    if now - since < behavior.window_seconds:
-        window = seconds_text(behavior.window_seconds)
-        wish = Wish(base, "Stabilizing", f"{wanted.message}; this has to last for {window}")
+    window = max(behavior.window_seconds, wanted.window_seconds)
+    if now - since < window:
+        wish = Wish(base, "Stabilizing", f"{wanted.message}; this has to last for {seconds_text(window)}")
         return _Ruled(wish=wish, more_since=since, more_least=least)
-    target = max(base + 1, least) if behavior.window_seconds else wanted.replicas
+    target = max(base + 1, least) if window else wanted.replicas
     allowed = within_steps(behavior, base, target, changes=situation.changes, now=now)
     limit = "StepLimit" if allowed < target else wanted.reason if wanted.reason == "Maximum" else ""
     if allowed == base:
@@ -128,7 +128,7 @@ def _shrink(situation: Situation, strained: tuple[Strain, ...]) -> _Ruled:
     against = breaks_window(situation, strained)
     if against is not None:
         return _Ruled(wish=Wish(base, against.reason, against.message), why_not_fewer=against.message)
-    since = _begun(situation.state.fewer_since, now)
+    since = begun(situation.state.fewer_since, now)
     waits = holds(situation) or _window(situation, now - since)
     if waits is not None:
         return _Ruled(wish=Wish(base, waits.reason, waits.message), fewer_since=since, why_not_fewer=waits.message)
@@ -149,18 +149,13 @@ def _window(situation: Situation, lasted: float) -> Against | None:
     return Against("Stabilizing", f"{fewer} would do; this has to last for {seconds_text(window)}")
 
 
-def _begun(since: float | None, now: float) -> float:
-    """Return since when something holds that holds now; a clock that went back begins anew."""
-    return now if since is None or since > now else since
-
-
 def _in_bounds(situation: Situation, ruled: _Ruled) -> _Ruled:
     """Say so where the bounds alone brought the service to where it is."""
     wish, base = ruled.wish, situation.base
     replicas = min(max(wish.replicas, situation.low), situation.high)
     heading = situation.heading
     if replicas != base or heading == base or situation.policy.mode == "Paused":
-        return replace(ruled, wish=replace(wish, replicas=replicas))
+        return ruled if replicas == wish.replicas else replace(ruled, wish=replace(wish, replicas=replicas))
     if heading < base:
         return replace(ruled, wish=Wish(base, "Minimum", f"there were {heading}, minReplicas is {situation.low}"))
     message = f"there were {heading}, maxReplicas is {situation.high}"
@@ -168,24 +163,22 @@ def _in_bounds(situation: Situation, ruled: _Ruled) -> _Ruled:
 
 
 def _remembered(situation: Situation, ruled: _Ruled) -> State:
-    """Return the state after the decision; where it is acted on a change begins all clocks anew."""
-    state, wish, policy = situation.state, ruled.wish, situation.policy
+    """Return the state after the decision; a change begins all clocks anew."""
+    state, wish, now = situation.state, ruled.wish, situation.now
     before = situation.observation.current if state.desired is None else state.desired
-    kept = replace(
-        state,
+    changes = state.changes
+    has_changed = wish.replicas != before and situation.policy.mode != "Paused"
+    if has_changed:
+        changes = (Change(now, before, wish.replicas, wish.reason, wish.message), *changes)[:MOST_CHANGES]
+    return State(
         desired=wish.replicas,
-        fewer_since=ruled.fewer_since,
-        more_since=ruled.more_since,
-        more_least=ruled.more_least,
+        fewer_since=None if has_changed else ruled.fewer_since,
+        more_since=None if has_changed else ruled.more_since,
+        more_least=None if has_changed else ruled.more_least,
         waking_since=waking_since(situation, wish),
         blind_since=ruled.blind_since,
+        unmade_since=situation.unmade_since,
         tried_tokens=tried(state, situation.capacity, wish.replicas, wish.reason),
-        too_many_tokens=learnt(state, situation.capacity, wish.replicas, wish.reason, situation.now),
+        too_many_tokens=learnt(state, situation.capacity, wish.replicas, wish.reason, now),
+        changes=changes,
     )
-    if wish.replicas == before or policy.mode == "Paused":
-        return kept
-    change = Change(situation.now, before, wish.replicas, wish.reason, wish.message)
-    changed = replace(kept, changes=(change, *state.changes)[:MOST_CHANGES])
-    if policy.mode != "Active":
-        return changed
-    return replace(changed, fewer_since=None, more_since=None, more_least=None)

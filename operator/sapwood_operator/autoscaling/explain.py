@@ -30,6 +30,7 @@ RULES: Mapping[str, str] = {
     "RoutingSkew": "one replica is overloaded while another idles, which routing has to mend",
     "HitLoss": "one replica fewer would lose more of the cache than maxHitLoss",
     "InsufficientCapacity": "the cluster has no room for the replicas that are asked for already",
+    "ReplicasNotReady": "replicas that were asked for do not get ready, and others might not either",
     "Paused": "the policy is paused",
 }
 """Reason (`sapwood_contract.metrics.SCALING_REASONS`) -> when it is given."""
@@ -67,6 +68,11 @@ def _ttft_sentence(capacity: Capacity, forecast: Forecast) -> str:
 def replicas_text(number: int) -> str:
     """Return a number of replicas in words."""
     return "1 replica" if number == 1 else f"{number} replicas"
+
+
+def hung_text(number: int) -> str:
+    """Say how many replicas have a node and do not get ready."""
+    return "1 replica does not get ready" if number == 1 else f"{number} replicas do not get ready"
 
 
 def percent(share: float | None) -> str:

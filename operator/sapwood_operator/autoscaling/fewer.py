@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sapwood_operator.autoscaling.capacity import Capacity
-from sapwood_operator.autoscaling.explain import bound_sentence, percent, replicas_text, seconds_text
+from sapwood_operator.autoscaling.explain import bound_sentence, hung_text, percent, replicas_text, seconds_text
 from sapwood_operator.autoscaling.hits import Hits
 from sapwood_operator.autoscaling.more import payback
 from sapwood_operator.autoscaling.situation import Situation
@@ -40,7 +40,7 @@ def breaks_window(situation: Situation, strained: tuple[Strain, ...]) -> Against
 
 def holds(situation: Situation) -> Against | None:
     """Return why one fewer has to wait although it would do."""
-    if situation.settle_left and _cache_counts(situation) and not _would_do_without_curve(situation):
+    if situation.settle_left and situation.capacity.hits.has_curve and not _would_do_without_curve(situation):
         return Against("Settling", "the caches have not settled since the last change")
     return None
 
@@ -76,10 +76,13 @@ def _minimum_sentence(situation: Situation) -> str:
 
 
 def _too_few(situation: Situation) -> Against | None:
-    capacity, fewer = situation.capacity, situation.base - 1
+    capacity, fewer, num_hung = situation.capacity, situation.base - 1, situation.moving.num_hung
     bound = capacity.breaks(fewer)
     if bound is not None:
         return Against(bound, bound_sentence(capacity, bound, fewer))
+    if num_hung > 1 and capacity.breaks(fewer - 1) is not None:
+        # One of them goes first, and for those that are left one more would be asked for again.
+        return Against("ReplicasNotReady", hung_text(num_hung))
     margin = situation.policy.scale_down_margin
     near = capacity.breaks(fewer, margin)
     if near is not None:
@@ -111,19 +114,20 @@ def _promised(strained: tuple[Strain, ...]) -> Against | None:
 
 def _cache_too_dear(situation: Situation) -> Against | None:
     policy, hits, base = situation.policy, situation.capacity.hits, situation.base
-    if not _cache_counts(situation):
+    if not hits.has_curve:
         return None
     loss = hits.at(base) - hits.at(base - 1)
     if loss > policy.max_hit_loss:
         return Against("HitLoss", f"one fewer would lose {percent(loss)} of prompt tokens from the caches")
     saved = payback(situation, base - 1)
-    if hits.affinity >= policy.min_affinity and saved is not None and saved >= _PAYBACK_KEPT * policy.min_payback > 0:
+    if (
+        hits.affinity >= policy.min_affinity
+        and saved is not None
+        and saved >= _PAYBACK_KEPT * policy.min_payback
+        and saved > 0
+    ):
         return Against("CacheGain", f"the last one's cache saves the work of {saved:.2f} replicas")
     return None
-
-
-def _cache_counts(situation: Situation) -> bool:
-    return situation.capacity.hits.has_curve and situation.load.prompt_tokens > 0
 
 
 def pending_sentence(situation: Situation) -> str:

@@ -23,6 +23,8 @@ from sapwood_operator.autoscaling.values import (
 
 REPORTS_AFTER_SECONDS = 45.0
 """A replica that has been ready for less has not been read twice yet, and is not missed."""
+_SURE = 2.0
+"""Standard deviations."""
 _MOST = 1e15
 """Nothing that is counted here gets there; what does is no number of ours, and its sums might be infinite."""
 
@@ -55,11 +57,18 @@ class Load:
     """On average; None: unknown."""
     hit_ratio: float | None
     """Measured, of prompt tokens; None: there were none."""
+    num_arrived: float
+    """Requests within the window."""
     ttft_p90_seconds: float | None
     """Measured; None: nobody waited for one."""
+    ttft_least_seconds: float | None
+    """It is surely so long, however few requests were measured."""
     itl_p90_seconds: float | None
+    itl_least_seconds: float | None
     is_idle: bool
     """Every ready replica says that it has nothing to do, and had nothing within the window."""
+    quiet_seconds: float
+    """Since any of them had; within the window."""
 
     @property
     def coverage(self) -> float:
@@ -96,6 +105,7 @@ def _believed(reading: Reading | NoReading) -> Reading | None:
         and 0.0 <= reading.capacity_tokens < _MOST
         and 0.0 <= reading.pinned_tokens < _MOST
         and 0.0 <= reading.evicted_tokens < _MOST
+        and 0.0 <= reading.quiet_seconds < _MOST
     ):
         return reading
     return None
@@ -117,6 +127,7 @@ def load_of(heard: Sequence[Heard], demand: Demand | NoDemand) -> Load:
         # Admitted is what the replicas can do; asked of them is more.
         prompt_tokens = max(prompt_tokens, arrivals * mean_prompt)
     num_ready = len(ready) + len(silent)
+    ttft, itl = ninth_tenths_of([each.ttft for each in everyone]), ninth_tenths_of([each.itl for each in everyone])
     return Load(
         num_ready=num_ready,
         num_reporting=len(ready),
@@ -133,8 +144,12 @@ def load_of(heard: Sequence[Heard], demand: Demand | NoDemand) -> Load:
         evicted_tokens=sum([each.evicted_tokens for each in everyone]),
         cost=_mean_cost(everyone),
         hit_ratio=_hit_ratio(everyone),
-        ttft_p90_seconds=ninth_tenth_of([each.ttft for each in everyone]),
-        itl_p90_seconds=ninth_tenth_of([each.itl for each in everyone]),
+        num_arrived=sum([each.arrivals * each.window_seconds for each in everyone]),
+        ttft_p90_seconds=ttft[0],
+        ttft_least_seconds=ttft[1],
+        itl_p90_seconds=itl[0],
+        itl_least_seconds=itl[1],
+        quiet_seconds=0.0 if silent else min([each.quiet_seconds for each in ready], default=0.0),
         is_idle=len(ready) == num_ready and not any((arrivals, prompt_tokens, generation_tokens, running, waiting)),
     )
 
@@ -173,21 +188,30 @@ def ninth_tenth(numbers: Sequence[float]) -> float:
 
 
 def ninth_tenth_of(histograms: Sequence[Latencies]) -> float | None:
-    """Return the 90th percentile of all together, in seconds; None where nothing was counted or borders differ.
+    """Return the 90th percentile of all together, in seconds; None where nothing was counted or borders differ."""
+    return ninth_tenths_of(histograms)[0]
 
-    Within a bucket a straight line; in the last, which has no end, its beginning.
-    """
+
+def ninth_tenths_of(histograms: Sequence[Latencies]) -> tuple[float | None, float | None]:
+    """Return the same and what it is at least, `_SURE` standard deviations of a share of so many requests less."""
     told = [each for each in histograms if each.borders]
     if not told:
-        return None
+        return None, None
     borders = told[0].borders
-    if any(each.borders != borders or len(each.counts) != len(borders) for each in told):
-        return None
+    if [each for each in told if each.borders != borders or len(each.counts) != len(borders)]:
+        return None, None
     counts = list(map(sum, zip(*[each.counts for each in told], strict=True)))
     total = sum(counts)
     if not 0.0 < total < _MOST or not min(counts) >= 0.0:
-        return None
-    left, begin = 0.9 * total, 0.0
+        return None, None
+    surely = max(0.0, 0.9 - _SURE * math.sqrt(0.9 * 0.1 / total))
+    return _quantile(borders, counts, 0.9 * total), _quantile(borders, counts, surely * total)
+
+
+def _quantile(borders: Sequence[float], counts: Sequence[float], left: float) -> float | None:
+    """Return what ``left`` of the counted keep to: within a bucket a straight line; in the last, which has no end, its
+    beginning. None where borders do not rise."""
+    begin = 0.0
     for border, count in zip(borders, counts, strict=True):
         if not begin < border:
             return None
@@ -210,9 +234,11 @@ def _admissions(reading: Reading) -> float:
 
 
 def _mean_cost(readings: list[Reading]) -> StepCost | None:
-    costs = [each.cost for each in readings if each.cost is not None and _is_cost(each.cost)]
-    if not costs:
+    known = [each.cost for each in readings if each.cost is not None and _is_cost(each.cost)]
+    if not known:
         return None
+    # Hardly any prompt tokens beside much else: their cost is not to be told apart there, and 0 says no more.
+    costs = [each for each in known if each.prefill_token > 0] or known
     number = len(costs)
     return StepCost(
         prefill_token=sum([each.prefill_token for each in costs]) / number,
@@ -225,9 +251,10 @@ def _mean_cost(readings: list[Reading]) -> StepCost | None:
 
 def _is_cost(cost: StepCost) -> bool:
     return (
-        0.0 < cost.prefill_token < _MOST
+        0.0 <= cost.prefill_token < _MOST
         and 0.0 <= cost.prefill_key < _MOST
         and 0.0 <= cost.decode < _MOST
         and 0.0 <= cost.decode_key < _MOST
         and 0.0 <= cost.base < _MOST
+        and cost.prefill_token + cost.prefill_key + cost.base > 0.0
     )

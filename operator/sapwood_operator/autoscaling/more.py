@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from sapwood_operator.autoscaling.explain import bound_sentence, percent, replicas_text, seconds_text
+from sapwood_operator.autoscaling.explain import bound_sentence, hung_text, percent, replicas_text, seconds_text
 from sapwood_operator.autoscaling.situation import Situation
 from sapwood_operator.autoscaling.strain import Strain
+
+UNSURE_SECONDS = 600.0
+"""A latency that may be high by chance has to be so in every one of some seven windows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,13 +20,17 @@ class Wish:
     replicas: int
     reason: str
     message: str
+    window_seconds: float = 0.0
+    """For which it has to last at least, to be no chance."""
 
 
 def more(situation: Situation, strained: tuple[Strain, ...]) -> Wish | None:
     """Return the largest wish above ``base``, within ``maxReplicas``; None: nothing asks for more."""
-    by_load = _by_load(situation)
-    others = [by_load, _by_promise(situation, strained), _by_cache(situation)]
-    wishes = [wish for wish in others if wish is not None]
+    if situation.moving.num_hung:
+        asked = [_by_hung(situation)]
+    else:
+        asked = [_by_load(situation), _by_promise(situation, strained), _by_cache(situation)]
+    wishes = [wish for wish in asked if wish is not None]
     if not wishes:
         return None
     wish = max(wishes, key=lambda each: each.replicas)
@@ -36,30 +43,38 @@ def more(situation: Situation, strained: tuple[Strain, ...]) -> Wish | None:
 
 
 def _by_load(situation: Situation) -> Wish | None:
-    """Return the fewest that keep to every bound; one that hangs is made up for by one more."""
+    """Return the fewest that keep to every bound."""
     capacity, base = situation.capacity, situation.base
     bound = capacity.breaks(base)
-    if bound is not None:
-        least = capacity.least(base, situation.high)
-        return Wish(least, bound, bound_sentence(capacity, bound, base))
+    if bound is None:
+        return None
+    return Wish(capacity.least(base, situation.high), bound, bound_sentence(capacity, bound, base))
+
+
+def _by_hung(situation: Situation) -> Wish | None:
+    """Return one more for those that hang, until there is one more than the load needs. The next ones may hang too: so
+    they are tried one by one, and what waits because of them asks for none."""
+    capacity, base, moving = situation.capacity, situation.base, situation.moving
     lacking = capacity.breaks(base - 1)
-    if situation.moving.num_hung and lacking is not None:
-        message = f"a replica does not get ready; {bound_sentence(capacity, lacking, base - 1)}"
-        return Wish(base + 1, lacking, message)
-    return None
+    if lacking is None:
+        return None
+    message = f"{hung_text(moving.num_hung)}; {bound_sentence(capacity, lacking, base - 1)}"
+    if moving.num_coming:
+        return Wish(base, "ReplicasNotReady", f"{message}; one more is on its way")
+    return Wish(base + 1, lacking, message)
 
 
 def _by_promise(situation: Situation, strained: tuple[Strain, ...]) -> Wish | None:
     """Return one more where users wait nearly as long as promised and nothing is on its way to them."""
-    if situation.moving.num_coming or situation.rest_left or situation.is_skewed:
+    if situation.moving.num_coming or situation.rest_left or situation.is_skewed or situation.is_ahead:
         return None
-    for strain in strained:
+    for strain in sorted(strained, key=lambda each: not each.is_sure):
         if strain.asks_for_more:
             message = (
                 f"{strain.what} takes {seconds_text(strain.measured_seconds)} for 90 of 100,"
                 f" promised are {seconds_text(strain.promised_seconds)}"
             )
-            return Wish(situation.base + 1, "PromisedLatency", message)
+            return Wish(situation.base + 1, "PromisedLatency", message, 0.0 if strain.is_sure else UNSURE_SECONDS)
     return None
 
 
@@ -84,12 +99,11 @@ def _by_cache(situation: Situation) -> Wish | None:
 def payback(situation: Situation, replicas: int) -> float | None:
     """Return the prefill work that one more than ``replicas`` saves by its cache, in shares of one replica's planned
     work; None: unknown."""
-    capacity, load = situation.capacity, situation.load
+    capacity = situation.capacity
     if replicas < 1:
         return None
     use = capacity.at(replicas).prefill_use
-    computed = 1.0 - capacity.hits.at(replicas)
-    if use is None or load.cost is None or not 0.0 < use < math.inf or not computed > 0:
+    if use is None or not 0.0 < use < math.inf:
         return None
     gained = capacity.hits.at(replicas + 1) - capacity.hits.at(replicas)
-    return use * replicas * gained / computed / situation.policy.prefill_utilization
+    return use * replicas * gained / (1.0 - capacity.hits.at(replicas)) / situation.policy.prefill_utilization

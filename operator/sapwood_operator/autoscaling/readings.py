@@ -81,6 +81,22 @@ def _is_of_another_process(before: Scrape, after: Scrape) -> bool:
     )
 
 
+def increases(scrapes: Sequence[Scrape]) -> tuple[float, float, float]:
+    """Return the requests that the pod took between the first and the last of ``scrapes``, those of them whose prefill
+    began, and the prompt tokens of these; 0 of less than two."""
+    runs = _runs(scrapes) if scrapes else []
+    return (
+        _increase(runs, _arrivals),
+        _increase(runs, lambda scrape: scrape.totals.admitted),
+        _increase(runs, lambda scrape: scrape.totals.prompt),
+    )
+
+
+def _arrivals(scrape: Scrape) -> float:
+    """Each request that was taken waits, runs or has ended."""
+    return scrape.totals.ended + scrape.running + scrape.waiting
+
+
 def _reading(runs: Sequence[Sequence[Scrape]], kv: Kv) -> Reading:
     present = runs[-1]
     last = present[-1]
@@ -92,8 +108,7 @@ def _reading(runs: Sequence[Sequence[Scrape]], kv: Kv) -> Reading:
     pinned = [scrape.kv.pinned for scrape in present if isinstance(scrape.kv, Kv)]
     return Reading(
         window_seconds=seconds,
-        # Each request that was taken waits, runs or has ended.
-        arrivals=rate(lambda scrape: scrape.totals.ended + scrape.running + scrape.waiting),
+        arrivals=rate(_arrivals),
         admissions=rate(lambda scrape: scrape.totals.admitted),
         prompt_tokens=rate(lambda scrape: scrape.totals.prompt),
         cached_tokens=rate(lambda scrape: scrape.totals.cached),
@@ -105,6 +120,7 @@ def _reading(runs: Sequence[Sequence[Scrape]], kv: Kv) -> Reading:
         pinned_tokens=_mean(pinned),
         evicted_tokens=rate(lambda scrape: scrape.totals.evicted),
         regret_tokens=rate(lambda scrape: scrape.totals.regret),
+        quiet_seconds=_quiet_seconds(present),
         ttft=_latencies(runs, lambda scrape: scrape.ttft),
         itl=_latencies(runs, lambda scrape: scrape.itl),
         cost=last.cost,
@@ -112,8 +128,20 @@ def _reading(runs: Sequence[Sequence[Scrape]], kv: Kv) -> Reading:
     )
 
 
+def _quiet_seconds(scrapes: Sequence[Scrape]) -> float:
+    """Return for how long the pod has had nothing to do, seen from its last scrape."""
+    busy = [after.at for before, after in pairwise(scrapes) if _had_work(before, after)]
+    return scrapes[-1].at - max(busy, default=scrapes[0].at)
+
+
+def _had_work(before: Scrape, after: Scrape) -> bool:
+    return after.running + after.waiting > 0 or after.totals.ended > before.totals.ended
+
+
 def _increase(runs: Sequence[Sequence[Scrape]], count: Callable[[Scrape], float]) -> float:
     """Return by how much ``count`` has grown: within the first run, and in each later one from 0 on."""
+    if not runs:
+        return 0.0
     first = count(runs[0][-1]) - count(runs[0][0])
     return max(0.0, first) + math.fsum(count(run[-1]) for run in runs[1:])
 

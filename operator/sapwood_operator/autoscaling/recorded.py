@@ -29,6 +29,7 @@ VERDICTS: Mapping[tuple[ConditionType, str], tuple[str, str]] = {
     ("AutoscalingActive", "InvalidSpec"): ("False", "the policy, or the service, has a field that cannot be used"),
     ("AutoscalingActive", "DecisionFailed"): ("False", "deciding failed, for a fault of the operator"),
     ("ScalingLimited", "InsufficientCapacity"): ("True", "no node takes replicas that were asked for"),
+    ("ScalingLimited", "ReplicasNotReady"): ("True", "replicas that were asked for do not get ready"),
     ("ScalingLimited", "StepLimit"): ("True", "the policy's steps allow no larger change now"),
     ("ScalingLimited", "Maximum"): ("True", "`maxReplicas` allows no more"),
     ("ScalingLimited", "PromiseOutOfReach"): ("True", "no number of replicas keeps what was promised"),

@@ -11,6 +11,9 @@ from sapwood_operator.domain.policies import read_policy
 from sapwood_operator.domain.scaling_policy import ScalingPolicy
 from sapwood_operator.domain.spec import FixedReplicas, PolicyRef, ServiceSpec
 
+HELD = "replicas stay as they are, and where there is none a request that waits starts one"
+"""What comes of it where nobody decides."""
+
 
 @dataclass(frozen=True, slots=True)
 class NoRule:
@@ -38,9 +41,9 @@ def rule_of(spec: ServiceSpec, policies: Mapping[str, Mapping[str, Any]]) -> Sca
 
 def _shared(name: str, policies: Mapping[str, Mapping[str, Any]]) -> ScalingPolicy | NoRule:
     if name not in policies:
-        fix = "make it, or name another one in spec.autoscaling.policyRef; replicas stay as they are"
+        fix = f"make it, or name another one in spec.autoscaling.policyRef; {HELD}"
         return NoRule("PolicyMissing", f"the namespace has no AutoscalingPolicy {name!r}: {fix}")
     policy = read_policy(policies[name])
     if isinstance(policy, ScalingPolicy):
         return policy
-    return NoRule("InvalidSpec", f"AutoscalingPolicy {name!r}: {policy}; replicas stay as they are")
+    return NoRule("InvalidSpec", f"AutoscalingPolicy {name!r}: {policy}; {HELD}")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from sapwood_contract.http import EngineState
 from sapwood_operator.autoscaling.scrapes import NoScrape, Scrape
-from sapwood_operator.autoscaling.values import Demand, NoDemand, NoReading, Reading
+from sapwood_operator.autoscaling.values import Demand, NoDemand, NoReading, Reading, Taken
 
 NOBODY_ASKED = NoDemand("nobody has asked the gateways yet")
 
@@ -49,6 +49,8 @@ class ServiceSignals:
     """Unix time at which the gateways were asked: what came later is not in their answers. None: they were not."""
     at: float | None = None
     """Unix time of the last sampling; None: there was none."""
+    taken: tuple[Taken, ...] = ()
+    """What the service took within the last minutes, pods that are gone included."""
 
     def reading_of(self, uid: str) -> Reading | NoReading:
         """Return what the pod did lately."""

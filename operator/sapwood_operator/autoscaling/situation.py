@@ -12,13 +12,17 @@ from sapwood_operator.autoscaling.load import Heard, Load, hear, load_of
 from sapwood_operator.autoscaling.stabilise import (
     LATENCY_REST_SECONDS,
     Moving,
+    begun,
     heading_for,
+    imagined,
     moving,
     num_sharing,
+    num_unmade,
     settle_seconds,
     since_change,
     since_ready,
 )
+from sapwood_operator.autoscaling.taken import over_minutes
 from sapwood_operator.autoscaling.values import Change, Observation, State
 from sapwood_operator.domain.scaling_policy import ScalingPolicy
 
@@ -37,7 +41,7 @@ class Situation:
     state: State
     now: float
     changes: tuple[Change, ...]
-    """That were acted on, none of them later than now: a clock that was set back would hold everything until then."""
+    """None of them later than now: a clock that was set back would hold everything until then."""
     heading: int
     """Where the service is going."""
     base: int
@@ -48,6 +52,8 @@ class Situation:
     load: Load
     capacity: Capacity
     moving: Moving
+    unmade_since: float | None
+    """`State.unmade_since` after this decision."""
     settle_left: float
     """Seconds for which the caches do not count yet."""
     rest_left: float
@@ -55,6 +61,8 @@ class Situation:
     skew: float | None
     """Most requests on one replica, in means; None: there is nothing to compare."""
     is_skewed: bool
+    is_ahead: bool
+    """A dry run wants more than there are: what is measured asks for no others."""
 
 
 def situation_of(
@@ -65,15 +73,21 @@ def situation_of(
     high = max(low, policy.max_replicas)
     heading = heading_for(state, observation.current, policy.mode)
     base = min(max(heading, low), high)
-    changes = tuple(each for each in state.changes if each.at <= now) if policy.mode == "Active" else ()
+    changes = tuple(each for each in state.changes if each.at <= now) if policy.mode != "Paused" else ()
+    is_dry = policy.mode == "DryRun"
+    is_ahead = is_dry and base > observation.current
+    asked, made = (observation.current, ()) if is_dry else (base, changes)
     heard = hear(observation)
-    load = load_of(heard, observation.demand)
+    load = over_minutes(load_of(heard, observation.demand), observation.taken, policy.ttft_p90_seconds)
     settle = settle_seconds(policy, load)
     since = since_change(changes, now)
     rested = min(since, since_ready(observation.replicas))
-    moves = moving(observation, base, since)
+    unmade_since = begun(state.unmade_since, now) if num_unmade(observation, asked) else None
+    moves = moving(observation, asked, 0.0 if unmade_since is None else now - unmade_since)
+    if is_dry and since < LATENCY_REST_SECONDS:
+        moves = imagined(moves, base - asked)
     skew, is_skewed = _skew(heard)
-    sharing = num_sharing(observation, changes, base, now=now, settle=settle)
+    sharing = num_sharing(observation, made, asked, now=now, settle=settle)
     hits = hits_of(
         heard,
         num_measured=sharing,
@@ -84,9 +98,8 @@ def situation_of(
         memory_factor=memory_factor,
     )
     rest_left = max(0.0, LATENCY_REST_SECONDS - rested)
-    capacity = Capacity(
-        policy, load, hits, memory_factor, not (moves.num_coming or moves.num_going or rest_left or is_skewed)
-    )
+    is_under_way = moves.num_coming or moves.num_going or moves.num_hung or rest_left or is_ahead
+    capacity = Capacity(policy, load, hits, memory_factor, counts_backlog=not (is_under_way or is_skewed))
     return Situation(
         policy=policy,
         observation=observation,
@@ -100,10 +113,12 @@ def situation_of(
         load=load,
         capacity=capacity,
         moving=moves,
+        unmade_since=unmade_since,
         settle_left=max(0.0, settle - rested),
         rest_left=rest_left,
         skew=skew,
         is_skewed=is_skewed,
+        is_ahead=is_ahead,
     )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sapwood_operator.autoscaling.capacity import Capacity
 from sapwood_operator.autoscaling.load import Load
@@ -42,18 +42,28 @@ class Moving:
     num_unplaced: int
     """No node takes them, or nobody made their pods."""
     num_hung: int
-    """They have a node and do not get ready."""
+    """They have a node and do not get ready, and as many as were asked for are not."""
     num_going: int
 
 
+def begun(since: float | None, now: float) -> float:
+    """Return since when something holds that holds now; a clock that went back begins anew."""
+    return now if since is None or since > now else since
+
+
 def heading_for(state: State, current: int, mode: Mode) -> int:
-    """Return where the service is going: what was decided last, where that is acted on, or what there is."""
-    return state.desired if mode == "Active" and state.desired is not None else current
+    """Return where the service is going: what was decided last, and in a dry run where that would have led to."""
+    return state.desired if mode != "Paused" and state.desired is not None else current
 
 
-def moving(observation: Observation, base: int, seconds: float) -> Moving:
-    """Sort out what is not as it was asked for ``seconds`` ago, ``base`` replicas."""
-    coming = unplaced = hung = going = seen = 0
+def num_unmade(observation: Observation, asked: int) -> int:
+    """Return how many of ``asked`` replicas have no pod."""
+    return max(0, asked - sum(each.stage != "leaving" for each in observation.replicas))
+
+
+def moving(observation: Observation, asked: int, unmade_seconds: float) -> Moving:
+    """Sort out what is not as it was asked for; pods have been lacking for ``unmade_seconds``."""
+    coming = unplaced = hung = going = seen = ready = 0
     for replica in observation.replicas:
         if replica.stage == "leaving":
             going += 1
@@ -62,14 +72,22 @@ def moving(observation: Observation, base: int, seconds: float) -> Moving:
         if replica.stage == "pending":
             is_late = replica.age_seconds > SCHEDULING_SECONDS
             coming, unplaced = coming + (not is_late), unplaced + is_late
-        elif replica.stage != "ready":
+        elif replica.stage == "ready":
+            ready += 1
+        else:
             is_late = replica.age_seconds > STARTING_SECONDS
             coming, hung = coming + (not is_late), hung + is_late
-    unmade = max(0, base - seen)
-    going += max(0, seen - base)
-    if seconds > SCHEDULING_SECONDS:
+    unmade = max(0, asked - seen)
+    # Of a rollout that is stuck there is more than was asked for: its new pods are missed by nobody.
+    going, hung = going + max(0, seen - asked), min(hung, max(0, asked - ready))
+    if unmade_seconds > SCHEDULING_SECONDS:
         return Moving(coming, unplaced + unmade, hung, going)
     return Moving(coming + unmade, unplaced, hung, going)
+
+
+def imagined(moves: Moving, by: int) -> Moving:
+    """Add what a dry run has just decided on, ``by`` replicas more or fewer: nobody brings it there."""
+    return replace(moves, num_coming=moves.num_coming + max(0, by), num_going=moves.num_going + max(0, -by))
 
 
 def since_change(changes: Sequence[Change], now: float) -> float:
@@ -109,17 +127,17 @@ def learnt(state: State, capacity: Capacity, wish: int, reason: str, now: float)
     """Return `State.too_many_tokens` after a decision.
 
     A number of replicas that latencies called too few would be called enough by the model as soon as there are more,
-    and so on for ever. So what a replica had to compute then is remembered: for an hour, and for a day where a step
-    down is taken back although no more came than when it was decided on. Where more came it is no mistake, and nothing
-    is learnt. What is remembered says nothing as soon as there is less to compute, be it that less comes or that more
-    of it is hit; and it is forgotten some time, for requests change.
+    and so on for ever. So what a replica had to compute is remembered where a step down is taken back although no more
+    came than when it was decided on: for a day, and for an hour once other changes followed. Where more came it is no
+    mistake, and nothing is learnt. Chance makes it the least that it may have been, and `tried` the most. What is
+    remembered says nothing as soon as there is less to compute, be it that less comes or that more of it is hit.
     """
     changes = state.changes
     before = wish - 1 if state.desired is None else state.desired
     was_asked_back = bool(changes) and _takes_back(changes[0], now)
-    if wish > before > 0 and (reason == "PromisedLatency" or (reason in LOAD_REASONS and was_asked_back)):
-        tokens = tokens_a_replica(capacity, before)
-        if not was_asked_back or state.tried_tokens is None or tokens <= _AS_MUCH * state.tried_tokens:
+    if wish > before > 0 and reason in LOAD_REASONS and was_asked_back:
+        tokens = tokens_a_replica(capacity, before) / (1.0 + scatter(capacity.load))
+        if state.tried_tokens is None or tokens <= _AS_MUCH * state.tried_tokens:
             return min(_MOST_TOKENS, int(tokens))
     if not changes:
         return None
@@ -132,7 +150,13 @@ def tried(state: State, capacity: Capacity, wish: int, reason: str) -> int | Non
     before = state.desired
     if reason != "LoadFell" or wish < 1 or (before is not None and wish >= before):
         return state.tried_tokens
-    return min(_MOST_TOKENS, int(tokens_a_replica(capacity, wish)))
+    return min(_MOST_TOKENS, int(tokens_a_replica(capacity, wish) * (1.0 + scatter(capacity.load))))
+
+
+def scatter(load: Load) -> float:
+    """Return by what share the load of a window may differ from its mean by chance: three standard deviations of a sum
+    of so many requests, whose sizes scatter as much as they are large."""
+    return 3.0 * math.sqrt(2.0 / max(1.0, load.num_arrived))
 
 
 def _takes_back(change: Change, now: float) -> bool:

@@ -24,6 +24,7 @@ def to_status(state: State) -> dict[str, Any]:
         "moreLeast": state.more_least,
         "wakingSince": _written(state.waking_since),
         "blindSince": _written(state.blind_since),
+        "unmadeSince": _written(state.unmade_since),
         "triedTokens": state.tried_tokens,
         "tooManyTokens": state.too_many_tokens,
     }
@@ -53,6 +54,7 @@ def from_status(status: Any) -> State:
         more_least=_count(inner.get("moreLeast")),
         waking_since=_time(inner.get("wakingSince")),
         blind_since=_time(inner.get("blindSince")),
+        unmade_since=_time(inner.get("unmadeSince")),
         tried_tokens=_count(inner.get("triedTokens")),
         too_many_tokens=_count(inner.get("tooManyTokens")),
         changes=tuple(change for change in read if change is not None)[:MOST_CHANGES],

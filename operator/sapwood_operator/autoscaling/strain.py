@@ -16,7 +16,6 @@ from sapwood_operator.autoscaling.situation import Situation
 HIGH = 0.55
 LOW = 0.40
 """Between the two nothing moves."""
-_MOST = 2.0
 _MOST_CORRECTION = 4.0
 
 
@@ -26,6 +25,8 @@ class Strain:
 
     what: str
     measured_seconds: float
+    least_seconds: float
+    """It is surely so long."""
     promised_seconds: float
     alone_seconds: float
     """What a request takes that is alone; less than what is promised."""
@@ -38,13 +39,18 @@ class Strain:
 
     @property
     def share(self) -> float:
-        """Return how much of what is promised beyond a request's own time is used up, 2 at most."""
+        """Return how much of what is promised beyond a request's own time is used up."""
         return self._share_of(self.measured_seconds)
 
     @property
     def asks_for_more(self) -> bool:
         """Whether a replica should be added for it."""
         return self.share > HIGH and self.gain >= LEAST_GAIN
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether that is no chance of one minute."""
+        return self._share_of(self.least_seconds) > HIGH and self.gain >= 2.0 * LEAST_GAIN
 
     @property
     def forbids_fewer(self) -> bool:
@@ -55,7 +61,7 @@ class Strain:
 
     def _share_of(self, seconds: float) -> float:
         room = self.promised_seconds - self.alone_seconds
-        return min(_MOST, max(0.0, seconds - self.alone_seconds) / room)
+        return max(0.0, seconds - self.alone_seconds) / room
 
 
 def strains(situation: Situation) -> tuple[Strain, ...]:
@@ -65,13 +71,13 @@ def strains(situation: Situation) -> tuple[Strain, ...]:
     both = (
         _strain(
             "the first token",
-            (policy.ttft_p90_seconds, load.ttft_p90_seconds, now.alone_seconds),
+            (policy.ttft_p90_seconds, load.ttft_p90_seconds, now.alone_seconds, load.ttft_least_seconds),
             (below.ttft_p90_seconds, now.ttft_p90_seconds),
             (capacity.ttft_gain(base - 1), capacity.ttft_gain(base)),
         ),
         _strain(
             "a token",
-            (policy.itl_p90_seconds, load.itl_p90_seconds, now.single_itl_seconds),
+            (policy.itl_p90_seconds, load.itl_p90_seconds, now.single_itl_seconds, load.itl_least_seconds),
             (below.itl_seconds, now.itl_seconds),
             (capacity.itl_gain(base - 1), capacity.itl_gain(base)),
         ),
@@ -81,12 +87,12 @@ def strains(situation: Situation) -> tuple[Strain, ...]:
 
 def _strain(
     what: str,
-    seconds: tuple[float | None, float | None, float | None],
+    seconds: tuple[float | None, float | None, float | None, float | None],
     predicted: tuple[float | None, float | None],
     gains: tuple[float, float],
 ) -> Strain | None:
     """``seconds``: promised, measured, alone; ``predicted`` and ``gains`` with one replica fewer and with as many."""
-    promised, measured, alone = seconds
+    promised, measured, alone, least = seconds
     if promised is None or measured is None or (alone is not None and alone >= promised):
         return None
     below, now = predicted
@@ -101,6 +107,7 @@ def _strain(
     return Strain(
         what=what,
         measured_seconds=measured,
+        least_seconds=least or 0.0,
         promised_seconds=promised,
         alone_seconds=alone or 0.0,
         added_below=factor * added,

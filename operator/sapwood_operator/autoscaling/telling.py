@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sapwood_operator.autoscaling.explain import bound_sentence, percent, replicas_text, seconds_text
+from sapwood_operator.autoscaling.explain import bound_sentence, hung_text, percent, replicas_text, seconds_text
 from sapwood_operator.autoscaling.more import Wish
 from sapwood_operator.autoscaling.situation import Situation
 from sapwood_operator.autoscaling.values import Alternative, Demand, Verdict
@@ -113,6 +113,10 @@ def _limited(situation: Situation, wish: Wish, limit: str) -> Verdict:
     if unplaced:
         message = f"{replicas_text(unplaced)} found no node in time; make room, or lower maxReplicas"
         return Verdict("ScalingLimited", True, "InsufficientCapacity", message)
+    hung = situation.moving.num_hung
+    if hung:
+        message = f"{hung_text(hung)}; see why in the logs of their pods"
+        return Verdict("ScalingLimited", True, "ReplicasNotReady", message)
     if limit:
         return Verdict("ScalingLimited", True, limit, wish.message)
     unmet = _out_of_reach(situation)

@@ -5,7 +5,8 @@ the replicas there, so that nothing is lost on the way down. What the service wa
 ``status.desiredReplicas``: so a new leader goes on there, and who scales the Deployment beside us is overruled.
 
 Where the rule is missing or cannot be used, or deciding fails, the number is held and `AutoscalingActive` says why: the
-rest of the service is looked after as ever.
+rest of the service is looked after as ever. Only from none it goes to one when somebody asks: held there it would be
+away for as long as nobody mends the rule.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from sapwood_operator.autoscaling.recorded import conditions, recorded
 from sapwood_operator.autoscaling.rule import NoRule, rule_of
 from sapwood_operator.autoscaling.signals import ServiceSignals
 from sapwood_operator.autoscaling.state import from_status
-from sapwood_operator.autoscaling.values import Decision, Observation, State
+from sapwood_operator.autoscaling.values import Decision, Demand, Observation, State
 from sapwood_operator.domain.intent import DRY_RUN, NO_INTENT, Intent, NoIntent, ScalingCondition
 from sapwood_operator.domain.observed import Observed, is_leaving
 from sapwood_operator.domain.ownership import own_deployment
@@ -127,11 +128,7 @@ def _turn(
     service = _service(observed, spec, signals, engines, now)
     rule = rule_of(spec, policies)
     decision = _decision(rule, service, now)
-    wanted = service.observation.current
-    if isinstance(rule, FixedReplicas):
-        wanted = rule.count
-    elif isinstance(decision, Decision) and decision.acts:
-        wanted = decision.desired
+    wanted = _wanted(rule, decision, service.observation)
     movement = move(
         service.seen,
         wanted=wanted,
@@ -146,6 +143,35 @@ def _turn(
         num_ready=sum(replica.stage == "ready" for replica in service.observation.replicas),
         lost=movement.lost,
     )
+
+
+def _wanted(
+    rule: ScalingPolicy | FixedReplicas | NoRule, decision: Decision | Undecided, observation: Observation
+) -> int:
+    if isinstance(rule, FixedReplicas):
+        return rule.count
+    if isinstance(decision, Decision):
+        return decision.desired if decision.acts else observation.current
+    demand = observation.demand
+    is_asked_for = isinstance(demand, Demand) and demand.num_waiting + demand.num_running > 0
+    return max(observation.current, 1) if is_asked_for else observation.current
+
+
+def _holds_requests(rule: ScalingPolicy | FixedReplicas | NoRule, service: _Service) -> bool:
+    """Where nobody acts nobody wakes it either: a request that is held would wait in vain.
+
+    One that was at zero when its rule went holds what waits there, until a replica is ready.
+    """
+    match rule:
+        case ScalingPolicy():
+            return rule.scale_to_zero and rule.mode == "Active"
+        case NoRule():
+            *_, last = (None, *from_status(service.former).changes)
+            was_none = last is not None and 0 in (last.before, last.after)
+            has_none = all(each.stage != "ready" for each in service.observation.replicas)
+            return service.observation.current == 0 or (was_none and has_none)
+        case FixedReplicas():
+            return False
 
 
 def _held(observed: Observed, why: NoRule) -> Intent:
@@ -194,6 +220,7 @@ def _service(
             demand=signals.demand,
             rolling=rollout != "none",
             by_prefix=spec.routing.policy == "PrefixAffinity",
+            taken=signals.taken,
         ),
         status=status,
         former=former,
@@ -258,8 +285,8 @@ def _intent(
         desired=wanted,
         cordoned=movement.cordoned,
         first_to_go=movement.first_to_go,
-        # Where nobody acts nobody wakes it either: a request that is held would wait in vain.
-        scales_to_zero=isinstance(rule, ScalingPolicy) and rule.scale_to_zero and rule.mode == "Active",
+        scales_to_zero=_holds_requests(rule, service),
+        promised_seconds=rule.ttft_p90_seconds if isinstance(rule, ScalingPolicy) else None,
         autoscaling={**_kept(service.former, rule, decision), **leaving},
         observed=figures(service.observation, service.status.get("observed")),
         conditions=_said(service.status, decision),

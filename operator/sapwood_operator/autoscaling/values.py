@@ -64,6 +64,8 @@ class Reading:
     """A second, for want of room."""
     regret_tokens: float = 0.0
     """A second."""
+    quiet_seconds: float = 0.0
+    """Since it last had anything to do, as far back as it was heard; 0: it had, or nobody knows."""
     ttft: Latencies = Latencies()
     itl: Latencies = Latencies()
     cost: StepCost | None = None
@@ -115,6 +117,20 @@ class NoDemand:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """What all replicas of a service together had taken at some time, since somebody began to count."""
+
+    at: float
+    """Unix time."""
+    arrivals: float
+    """Requests."""
+    admissions: float
+    """Requests whose prefill began."""
+    prompt_tokens: float
+    """Of these."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
     """A service at one moment."""
 
@@ -126,6 +142,8 @@ class Observation:
     """Pods of a former revision are left."""
     by_prefix: bool = True
     """The route's policy is PrefixAffinity: tells the affinity where no gateway does."""
+    taken: tuple[Taken, ...] = ()
+    """Of the last minutes, in the order of time; empty: unknown."""
 
 
 Direction = Literal["up", "down", "hold"]
@@ -162,6 +180,8 @@ class State:
     """Since when a service that had none waits for its first replica to get ready."""
     blind_since: float | None = None
     """Since when too few replicas have reported."""
+    unmade_since: float | None = None
+    """Since when there are fewer pods than were asked for."""
     tried_tokens: int | None = None
     """Tokens a second that each replica had to compute where one fewer was decided on last; None: that never was."""
     too_many_tokens: int | None = None

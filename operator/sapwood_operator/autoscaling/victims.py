@@ -18,7 +18,6 @@ import base64
 import binascii
 import math
 from array import array
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -164,7 +163,7 @@ def _why_all(candidate: Candidate) -> str:
 
 
 class _Held:
-    """How many replicas hold each block.
+    """Who holds each block, and what each holds that nobody else does: counted once, and less with each that goes.
 
     Names are hashes, so those that end in so many zero bits are a fair sample: of more than `_MOST_NAMES` only they are
     looked at, and stand for all.
@@ -175,37 +174,38 @@ class _Held:
         num_names = sum(len(blocks) for cache in caches for blocks, _ in cache.nodes)
         bits = max(0, math.ceil(math.log2(max(1, num_names) / _MOST_NAMES)))
         self._mask = (1 << bits) - 1
-        self._nodes = {id(cache): self._sampled(cache) for cache in caches}
-        self._holders: dict[tuple[str, int], Counter[int]] = {}
+        # By the identity of a cache, which may be that of several replicas.
+        self._blocks = {id(cache): self._sampled(cache) for cache in caches}
+        self._worths = {id(cache): cache.worth_tokens for cache in caches}
+        self._holders: dict[tuple[str, int], dict[int, list[int]]] = {}
         for cache in caches:
-            self._count(cache).update(self._names(cache))
+            holders = self._holders.setdefault(cache.family, {})
+            for name in self._blocks[id(cache)]:
+                holders.setdefault(name, []).append(id(cache))
+        self._alone = {id(cache): self._held_alone(cache) for cache in caches}
 
     def loss(self, cache: Cache) -> Loss:
         """Return what goes with a cache that is among the holders."""
-        holders = self._count(cache)
-        alone = ((sum(holders[name] == 1 for name in names), worth) for names, worth in self._nodes[id(cache)])
-        nowhere_else = math.fsum(num * worth for num, worth in alone) * (self._mask + 1)
-        worth = cache.worth_tokens
-        return Loss(worth, min(worth, nowhere_else))
+        worth = self._worths[id(cache)]
+        return Loss(worth, min(worth, self._alone[id(cache)] * (self._mask + 1)))
 
     def take_away(self, cache: Cache) -> None:
         """The cache is none of the holders any more."""
-        self._count(cache).subtract(self._names(cache))
+        holders = self._holders[cache.family]
+        for name in self._blocks[id(cache)]:
+            left = holders[name]
+            left.remove(id(cache))
+            if len(left) == 1:
+                self._alone[left[0]] += self._blocks[left[0]][name]
 
-    def _sampled(self, cache: Cache) -> list[tuple[list[int], float]]:
-        """Return each node's names in the sample, and what one block of it is worth."""
+    def _sampled(self, cache: Cache) -> dict[int, float]:
+        """Return what each block of the sample is worth."""
         mask = self._mask
-        return [
-            ([name for name in blocks if not name & mask], worth / len(blocks))
-            for blocks, worth in cache.nodes
-            if blocks
-        ]
+        return {name: worth / len(blocks) for blocks, worth in cache.nodes for name in blocks if not name & mask}
 
-    def _names(self, cache: Cache) -> set[int]:
-        return {name for names, _ in self._nodes[id(cache)] for name in names}
-
-    def _count(self, cache: Cache) -> Counter[int]:
-        return self._holders.setdefault(cache.family, Counter())
+    def _held_alone(self, cache: Cache) -> float:
+        holders = self._holders[cache.family]
+        return math.fsum(worth for name, worth in self._blocks[id(cache)].items() if len(holders[name]) == 1)
 
 
 def _weigh(group: Sequence[Candidate], others: Sequence[Candidate], count: int) -> list[Choice]:

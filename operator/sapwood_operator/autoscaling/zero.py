@@ -5,6 +5,7 @@ from __future__ import annotations
 from sapwood_operator.autoscaling.explain import seconds_text
 from sapwood_operator.autoscaling.more import Wish
 from sapwood_operator.autoscaling.situation import Situation
+from sapwood_operator.autoscaling.stabilise import since_change
 from sapwood_operator.autoscaling.values import Demand
 
 _GONE_SECONDS = 3.0
@@ -21,6 +22,12 @@ def at_zero(situation: Situation) -> Wish:
     if demand.num_running > 0:
         # Nobody had one when this was decided: they came while the last replica was on its way out.
         return Wish(1, "Demand", f"{demand.num_running} requests came before the last replica had gone")
+    if (
+        situation.policy.mode == "DryRun"
+        and demand.is_whole
+        and demand.idle_seconds < since_change(situation.changes, situation.now)
+    ):
+        return Wish(1, "Demand", "somebody asked for something since")
     return Wish(0, "Idle", "nobody asks for anything")
 
 
@@ -47,10 +54,11 @@ def waking_since(situation: Situation, wish: Wish) -> float | None:
 
 def _idle(situation: Situation, demand: Demand) -> Wish | None:
     """The idle clock runs only while replicas are ready: one that is on its way was asked for."""
+    load, wanted = situation.load, situation.policy.idle_seconds
     replicas = [each for each in situation.observation.replicas if each.stage != "leaving"]
-    if not situation.load.is_idle or any(each.stage != "ready" for each in replicas):
+    if not (load.is_idle or 0.0 < load.quiet_seconds >= wanted) or any(each.stage != "ready" for each in replicas):
         return None
     idle = min(demand.idle_seconds, max(each.age_seconds for each in replicas))
-    if not idle >= situation.policy.idle_seconds:
+    if not idle >= wanted:
         return None
     return Wish(0, "Idle", f"nobody has used the service for {seconds_text(idle)}")

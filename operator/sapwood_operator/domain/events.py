@@ -67,9 +67,11 @@ def _scaled(change: Change) -> bool:
 
 
 def _tell_scaled(change: Change) -> Event:
-    decision = _new_decision(change)
-    why = _why(decision) if decision.get("to") == _desired(change.after) else ""
-    return Event("Normal", "Scaled", f"from {_desired(change.before)} to {_desired(change.after)} replicas{why}")
+    """A dry run may have said the very same a moment ago, so the decision need not be a new one."""
+    before, after = _desired(change.before), _desired(change.after)
+    decision = _last_decision(change.after)
+    why = _why(decision) if (decision.get("from"), decision.get("to")) == (before, after) else ""
+    return Event("Normal", "Scaled", f"from {before} to {after} replicas{why}")
 
 
 def _would_scale(change: Change) -> bool:

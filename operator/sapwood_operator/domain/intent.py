@@ -48,6 +48,8 @@ class Intent:
     """Pods that the ReplicaSet's controller is to take before all others."""
     scales_to_zero: bool = False
     """Whether it may be without a replica while nobody asks; requests wait for the first one then."""
+    promised_seconds: float | None = None
+    """Until the first token, by the policy that is followed: for alerts. None: it promises nothing."""
     autoscaling: Mapping[str, Any] = field(default_factory=dict)
     """``status.autoscaling``, whole; empty: the service has none."""
     observed: Mapping[str, str] = field(default_factory=dict)

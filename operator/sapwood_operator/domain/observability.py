@@ -36,7 +36,7 @@ class Observability:
     pod_monitor: WhenMade
     alerts: WhenMade
     objectives: ServiceObjectives
-    """What alerts hold the service to."""
+    """What alerts hold the service to, unless a policy that it names promises something (`Intent.promised_seconds`)."""
     tracing: Tracing | NoTracing
 
 
@@ -57,15 +57,22 @@ def _read_alerts(observability: Fields) -> WhenMade:
     return "Enabled" if observability.switch("alerts", True) else "Disabled"
 
 
+def objectives_for(promised: float) -> ServiceObjectives:
+    """Return what alerts hold a service to whose first tokens are promised within so many seconds, nine of ten times.
+
+    It is the next time that the histogram counts up to: of what lies between two of them nothing is known.
+    """
+    counted = next((border for border in TTFT_BORDERS if border >= promised), TTFT_BORDERS[-1])
+    return ServiceObjectives(ttft_seconds=counted, ttft_ratio=0.9)
+
+
 def _read_objectives(slo: Fields) -> ServiceObjectives:
-    """Take the next time that the histogram counts up to: of what lies between two of them nothing is known."""
     if not slo.has("ttftP90"):
         return ServiceObjectives()
     promised = slo.seconds("ttftP90", 0.0)
     if promised <= 0:
         raise InvalidSpec(slo.where("ttftP90"), slo.values["ttftP90"], "give a time above zero, or leave it out")
-    counted = next((border for border in TTFT_BORDERS if border >= promised), TTFT_BORDERS[-1])
-    return ServiceObjectives(ttft_seconds=counted, ttft_ratio=0.9)
+    return objectives_for(promised)
 
 
 def _read_tracing(observability: Fields) -> Tracing | NoTracing:

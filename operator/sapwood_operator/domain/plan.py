@@ -139,6 +139,7 @@ def _decide(spec: ServiceSpec, observed: Observed, settings: OperatorSettings) -
         apis=observed.apis,
         cordoned=scale.cordoned,
         scales_to_zero=scale.scales_to_zero,
+        promised_seconds=scale.promised_seconds,
     )
     children = [with_hash(child) for child in desired]
     refs = {ref_of(child) for child in children}

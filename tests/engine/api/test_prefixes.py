@@ -40,7 +40,7 @@ async def test_what_one_engine_answers_another_takes_as_it_is() -> None:
         assert HotPrefixes(**{**hot.json(), "prefixes": ()}) == HotPrefixes("revision", ())
         answer = await there.post(ADMIN_WARM, json=hot.json())
     assert answer.json() == {"state": "ready", "num_waiting": 1, "num_done": 0, "num_dropped": 0}
-    expected = WarmPrefix(Namespace("revision"), (1, 2), 1.5)
+    expected = WarmPrefix(Namespace("revision"), (1, 2), 1.5, ((2, 0.75),))
     assert taking.admin_calls == [("warm", {"prefixes": [expected], "is_last": True})]
     assert set(hot.json()["prefixes"][0]) == set(HotPrefix.__dataclass_fields__)
 
@@ -76,6 +76,11 @@ async def test_token_ids_of_another_revision_are_a_conflict_that_names_both() ->
         ({"token_ids": []}, "prefixes.1.token_ids"),
         ({"token_ids": "word"}, "prefixes.1.token_ids"),
         ({"worth_tokens": -1}, "prefixes.1.worth_tokens"),
+        ({"parts": [[0, 1.0]]}, "prefixes.1.parts.0.0"),
+        ({"parts": [[1, -1.0]]}, "prefixes.1.parts.0.1"),
+        ({"parts": [["1", 1.0]]}, "prefixes.1.parts.0.0"),
+        ({"parts": [[1]]}, "prefixes.1.parts.0.1"),
+        ({"parts": [4]}, "prefixes.1.parts.0"),
         ({"adapter": "word"}, "prefixes.1.adapter"),
         ({"tenant": ""}, "prefixes.1.tenant"),
         ({"cache_salt": "word" * 100}, "prefixes.1.cache_salt"),

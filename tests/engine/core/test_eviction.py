@@ -268,3 +268,37 @@ def test_a_heap_does_not_grow_with_the_number_of_uses() -> None:
 def test_an_order_without_nodes_has_no_victim() -> None:
     for policy in POLICIES:
         assert eviction_order(policy).victim() is None
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_what_is_to_go_goes_in_the_order_in_which_it_is_foretold(policy: PolicyName) -> None:
+    random = Random(5)
+    cache = PrefixCache(num_pages=300, page_size=1, policy=policy)
+    for _ in range(60):
+        prompt = [0, *(random.randrange(3) for _ in range(random.randrange(8)))]
+        serve(cache, prompt)
+        for _ in range(random.randrange(3)):
+            match(cache, prompt)
+    order = cache._tree.order
+    foretold = list(order.upcoming())
+    went = []
+    while (node := order.victim()) is not None:
+        went.append(node)
+        cache.evict(node.num_pages)
+    assert foretold == went != []
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_room_that_cannot_be_made_takes_nothing_away(policy: PolicyName) -> None:
+    cache = PrefixCache(num_pages=12, page_size=1, policy=policy)
+    cache.note_time(0.0)
+    for tokens in (A, B, C):
+        serve(cache, tokens)
+    for _ in range(4):
+        match(cache, A)
+        match(cache, C)
+    assert not cache.make_room(9, most_uses=2.0)
+    assert not cache.make_room(13, most_uses=9.0)
+    assert (survivors(cache), cache.counts().free) == ("ABC", 0)
+    assert cache.make_room(9, most_uses=9.0)
+    assert cache.counts().free == 9

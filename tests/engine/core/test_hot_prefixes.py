@@ -12,7 +12,14 @@ from support_prefix_cache import SPACE, serve
 from sapwood_contract.http import BLOCK_NAME_BYTES
 from sapwood_contract.keys import chain, namespace_root
 from sapwood_engine.core.block_log import BlocksStored
-from sapwood_engine.core.hot_prefixes import Survey, SurveyedNode, nodes_of_most_worth, paths_of_most_worth
+from sapwood_engine.core.hot_prefixes import (
+    LEAST_USES,
+    HotPath,
+    Survey,
+    SurveyedNode,
+    nodes_of_most_worth,
+    paths_of_most_worth,
+)
 from sapwood_engine.core.keys import TOKENS_ONLY, token_key
 from sapwood_engine.core.prefix_cache import PrefixCache
 from sapwood_engine.core.prefix_worth import NEW_USES
@@ -159,7 +166,7 @@ TREE = [
 @pytest.mark.parametrize(
     ("max_paths", "max_tokens", "ends"),
     [
-        (9, 1000, [3, 4, 2]),  # everything; 0 and 1 begin 3
+        (9, 1000, [3, 4]),  # all but 2, which is used less than once; 0 and 1 begin 3
         (9, 0, []),
         (0, 1000, []),
         (1, 1000, [3]),
@@ -180,7 +187,14 @@ def test_what_is_used_most_comes_first_with_all_above_it_as_far_as_there_is_room
 
 def test_the_worth_of_a_path_is_that_of_all_on_it_that_no_path_before_it_has() -> None:
     paths = paths_of_most_worth(TREE, max_paths=9, max_tokens=1000)
-    assert [(path.number, path.worth_tokens) for path in paths] == [(3, 900 + 150 + 40), (4, 60), (2, 5)]
+    assert [(path.number, path.worth_tokens) for path in paths] == [(3, 900 + 150 + 40), (4, 60)]
+    assert paths[0].parts == ((100, 9.0), (50, 3.0), (40, 1.0))
+
+
+def test_a_tail_that_is_used_less_than_once_goes_nowhere_with_the_prompt_before_it() -> None:
+    tree = [node(None, 2048, 40.0), *(node(0, 512, 0.01) for _ in range(50))]
+    (path,) = paths_of_most_worth(tree, max_paths=256, max_tokens=1_000_000)
+    assert path == HotPath(0, 2048 * 40.0, ((2048, 40.0),))
 
 
 @st.composite
@@ -214,8 +228,10 @@ def test_chosen_paths_keep_both_limits_none_begins_another_and_what_fits_whole_i
     assert all(before.worth_tokens >= after.worth_tokens for before, after in pairwise(paths))
     told = {each for path in paths for each in above(path.number)}
     assert sum(path.worth_tokens for path in paths) == pytest.approx(sum(nodes[each].worth_tokens for each in told))
-    parents = {each.parent for each in nodes}
-    leaves = [number for number in range(len(nodes)) if number not in parents]
+    assert all(nodes[end].uses >= LEAST_USES for end in ends)
+    used = {each for number, one in enumerate(nodes) if one.uses >= LEAST_USES for each in above(number)}
+    parents = {nodes[each].parent for each in used}
+    leaves = sorted(number for number in used if number not in parents)
     if len(nodes) <= max_paths and sum(map(tokens, range(len(nodes)))) <= max_tokens:
         assert sorted(ends) == leaves
 

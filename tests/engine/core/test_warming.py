@@ -200,6 +200,16 @@ def test_what_will_be_used_more_stays_and_it_is_given_up() -> None:
     assert cached(at.cache, (1,) * 32) == cached(at.cache, (2,) * 32) == 32
 
 
+def test_a_worthless_tail_of_a_shared_prompt_makes_no_room_for_itself() -> None:
+    at = full_engine()
+    serve(at.cache, LONG[:16])
+    told = WarmPrefix(NAMESPACE, LONG, 16 * 40.0, parts=((16, 40.0), (16, 0.01)))
+    warm(at, told)
+    at.run()
+    assert counts(at) == WarmCounts(num_dropped=1)
+    assert cached(at.cache, (2,) * 32) == 32
+
+
 def test_what_waits_takes_half_of_the_cache_at_most_and_the_rest_is_given_up() -> None:
     at = engine(num_pages=16)
     warm(at, prefix(), prefix(range(200, 201)))

@@ -4,16 +4,14 @@ from collections.abc import Callable
 
 import pytest
 import torch
-
-from sapwood_engine.kernels import compiled
+from support_kernels import keep_kernels
 
 Multiply = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 @pytest.fixture(scope="module")
 def multiply(pytestconfig: pytest.Config) -> Multiply:
-    assert pytestconfig.cache is not None
-    compiled.use_cache(pytestconfig.cache.mkdir("kernels"))
+    keep_kernels(pytestconfig)
     from sapwood_engine.kernels.products import multiply_rows  # noqa: PLC0415
 
     return lambda x, weight: multiply_rows(x, weight, num_threads=3)

@@ -11,8 +11,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support_kernels import keep_kernels
 
-from sapwood_engine.kernels import compiled, sampling
+from sapwood_engine.kernels import sampling
 from sapwood_engine.kernels.sampling import Doubles, Flags, Ids, Occurrences, Truncation
 
 Sample = Callable[[torch.Tensor, Truncation, Doubles], tuple[Ids, Flags]]
@@ -23,8 +24,7 @@ def sample(request: pytest.FixtureRequest) -> Sample:
     """Both implementations of one definition."""
     if request.param == "torch":
         return sampling.sample
-    assert request.config.cache is not None
-    compiled.use_cache(request.config.cache.mkdir("kernels"))
+    keep_kernels(request.config)
     from sapwood_engine.kernels.cpu_sampling import CpuSampler  # noqa: PLC0415
 
     samplers: dict[int, CpuSampler] = {}

@@ -16,10 +16,9 @@ from support_compiled_models import (
     compile_decoder,
     write_checkpoint,
 )
+from support_kernels import keep_kernels
 from support_tiny_models import PagedModel, Run, assert_same_greedy, greedy
 from support_torch_executor import TINY
-
-from sapwood_engine.kernels import compiled as kernels
 
 NUM_TOKENS = 8
 LENGTHS = (1, 3, 3, 8, 21, 40)
@@ -220,8 +219,7 @@ def test_the_decoders_matrices_are_given_up(tied: bool, tmp_path: Path, pytestco
 def test_what_the_step_cannot_express_is_said_from_the_dimensions(
     changes: dict[str, Any], dtype: torch.dtype, reason: str | None, pytestconfig: pytest.Config
 ) -> None:
-    assert pytestconfig.cache is not None
-    kernels.use_cache(pytestconfig.cache.mkdir("kernels"))
+    keep_kernels(pytestconfig)
     from sapwood_engine.models.compiled import hindrance  # noqa: PLC0415
 
     assert hindrance(replace(TINY, **changes), dtype) == reason

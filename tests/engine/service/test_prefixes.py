@@ -41,7 +41,7 @@ def names(nodes: CachedNodes) -> set[bytes]:
 
 def as_told(prefix: HotPrefix) -> WarmPrefix:
     namespace = Namespace("revision", prefix.adapter, prefix.extra_key, prefix.cache_salt, prefix.tenant)
-    return WarmPrefix(namespace, prefix.token_ids, prefix.worth_tokens)
+    return WarmPrefix(namespace, prefix.token_ids, prefix.worth_tokens, prefix.parts)
 
 
 async def worked_off(engine: ThreadEngine) -> WarmProgress:
@@ -52,7 +52,8 @@ async def worked_off(engine: ThreadEngine) -> WarmProgress:
 
 
 async def serve(engine: ThreadEngine) -> None:
-    for prompt in PROMPTS:
+    """Serve each twice, for what was used once may never come again."""
+    for prompt in [*PROMPTS, *PROMPTS]:
         await collect(engine.client, generation(list(prompt), max_tokens=1))
 
 
@@ -87,14 +88,14 @@ class OneByOne:
         self.warm_up = WarmUp(0.0)
         self.num_calls = 0
         self.cache, scheduler = build_core(engine_config(options()), small_capacity())
-        self._calls = PrefixCalls(self.cache, scheduler, lambda: 0.0, max_nodes=1)
+        self.calls = PrefixCalls(self.cache, scheduler, lambda: 0.0, max_nodes=1)
 
     def become_ready(self) -> None:
         raise AssertionError("nothing is computed here")
 
     async def admin(self, action: Literal["survey", "paths", "warm"], **arguments: Any) -> dict[str, Any]:
         self.num_calls += 1
-        answer = self._calls.survey(arguments) if action == "survey" else self._calls.paths(arguments)
+        answer = self.calls.survey(arguments) if action == "survey" else self.calls.paths(arguments)
         return dict(msgspec.msgpack.decode(msgspec.msgpack.encode(answer)))
 
 
@@ -107,8 +108,9 @@ async def test_a_tree_of_many_portions_is_put_together_again() -> None:
     assert engine.num_calls == 21
     assert len(names(nodes)) == 2 + 20
     assert nodes.nodes[0].num_tokens == 32  # what all have in common is worth most
+    assert engine.calls._survey is None, "what was told of a walk for names is kept"
     hot = await Prefixes(engine).hot(max_prefixes=3, max_tokens=1_000)
-    assert [each.token_ids[:32] for each in hot.prefixes] == [tuple(range(32))] * 3
+    assert [each.token_ids for each in hot.prefixes] == [tuple(range(32))]
 
 
 async def test_limits_hold_and_an_empty_cache_has_nothing() -> None:
@@ -168,6 +170,8 @@ async def test_a_log_has_numbers_of_prefixes_and_no_token(caplog: pytest.LogCapt
         namespace = Namespace("revision", None, "MARKER-extra", "MARKER-salt", "MARKER-tenant")
         await engine.client.prefixes.warm([WarmPrefix(namespace, ids, 1.0)], is_last=True)
         await worked_off(engine)
+        for _ in range(2):
+            await collect(engine.client, generation([*ids, 7], max_tokens=1))
         await engine.client.prefixes.nodes()
         assert (await engine.client.prefixes.hot(max_prefixes=9, max_tokens=999)).prefixes[0].token_ids == ids
     written = "\n".join(str(record.__dict__) for record in caplog.records)

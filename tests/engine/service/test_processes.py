@@ -192,7 +192,7 @@ def test_a_first_signal_drains_the_running_answers_and_refuses_new_ones() -> Non
         next(events)
         running.process.send_signal(signal.SIGTERM)
         # The signal is taken as soon as the probe says so; the stream goes on meanwhile.
-        while httpx.get(f"{running.url}/readyz").status_code == 200:
+        while get(f"{running.url}/readyz").status_code == 200:
             pass
         refused = httpx.post(f"{running.url}/v1/completions", json={"model": "fake", "prompt": "x"})
         assert refused.status_code == 503
@@ -207,7 +207,7 @@ def test_a_second_signal_ends_the_program_at_once() -> None:
         next(events)
         worker = running.worker
         running.process.send_signal(signal.SIGTERM)
-        while httpx.get(f"{running.url}/readyz").status_code == 200:
+        while get(f"{running.url}/readyz").status_code == 200:
             pass
         running.process.send_signal(signal.SIGINT)
         assert running.wait() == 128 + signal.SIGINT
@@ -249,9 +249,9 @@ def test_an_engine_that_loads_answers_probes_takes_no_requests_and_ends_at_the_f
         read_until(process, "load:")
         for connection in psutil.Process(process.pid).net_connections("tcp"):
             url = f"http://127.0.0.1:{connection.laddr.port}"
-            assert httpx.get(f"{url}/livez").status_code == 200
-            assert httpx.get(f"{url}/readyz").json() == {"state": "loading"}
-            assert httpx.get(f"{url}/readyz").status_code == 503
+            assert get(f"{url}/livez").status_code == 200
+            assert get(f"{url}/readyz").json() == {"state": "loading"}
+            assert get(f"{url}/readyz").status_code == 503
             answer = httpx.post(f"{url}/v1/completions", json={"model": ENDLESS_MODEL, "prompt": "x"})
             assert answer.status_code in (503, 404)
         process.send_signal(signal.SIGTERM)
@@ -285,9 +285,13 @@ def test_an_engine_whose_console_nobody_reads_serves_on() -> None:
     assert "BrokenPipe" not in errors
 
 
+def get(url: str) -> httpx.Response:
+    return httpx.get(url, timeout=DEADLINE_SECONDS)
+
+
 def _is_ready(url: str) -> bool:
     try:
-        return httpx.get(f"{url}/readyz").status_code == 200
+        return get(f"{url}/readyz").status_code == 200
     except httpx.TransportError:
         return False
 
@@ -302,6 +306,6 @@ def test_disconnected_clients_free_their_seats_for_the_next() -> None:
         answer = httpx.post(f"{running.url}/v1/completions", json=body, timeout=DEADLINE_SECONDS)
         assert answer.status_code == 200
         deadline = time.monotonic() + DEADLINE_SECONDS
-        while (load := httpx.get(f"{running.admin_url}/admin/load").json()["load"])["num_running"]:
+        while (load := get(f"{running.admin_url}/admin/load").json()["load"])["num_running"]:
             assert time.monotonic() < deadline
         assert (load["num_waiting"], load["kv_active_tokens"], load["kv_protected_tokens"]) == (0, 0, 0)

@@ -34,12 +34,14 @@ def addresses() -> Iterator[tuple[str, str]]:
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
         url, admin = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{admin_port}"
         deadline = time.monotonic() + _START_SECONDS
-        while not _is_ready(url):
-            assert process.poll() is None, "the engine did not start"
-            assert time.monotonic() < deadline, "the engine is not ready in time"
-            time.sleep(0.05)  # what is waited for needs the processor
-        yield url, admin
-        process.kill()
+        try:
+            while not _is_ready(url):
+                assert process.poll() is None, "the engine did not start"
+                assert time.monotonic() < deadline, "the engine is not ready in time"
+                time.sleep(0.05)  # what is waited for needs the processor
+            yield url, admin
+        finally:
+            process.kill()
 
 
 def _is_ready(url: str) -> bool:

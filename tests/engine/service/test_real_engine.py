@@ -44,19 +44,33 @@ class Served:
         return child
 
 
-@pytest.fixture
-def served() -> Iterator[Served]:
+@pytest.fixture(scope="module")
+def engines() -> Iterator[Iterator[Served]]:
+    """One for each test, for none outlives its own."""
+    started = [_start() for _ in range(2)]
+    try:
+        deadline = time.monotonic() + _START_SECONDS
+        while not all(_is_ready(each.url) for each in started):
+            assert all(each.process.poll() is None for each in started), "an engine did not start"
+            assert time.monotonic() < deadline, "an engine is not ready in time"
+            time.sleep(0.05)  # what is waited for needs the processor
+        yield iter(started)
+    finally:
+        for each in started:
+            each.process.kill()
+            each.process.wait()
+
+
+def _start() -> Served:
     port = free_port()
     command = [sys.executable, "-m", "sapwood", "serve", f"--port={port}", "--admin-port=0", "--kv-tokens=8192"]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
-        url = f"http://127.0.0.1:{port}"
-        deadline = time.monotonic() + _START_SECONDS
-        while not _is_ready(url):
-            assert process.poll() is None, "the engine did not start"
-            assert time.monotonic() < deadline, "the engine is not ready in time"
-            time.sleep(0.05)  # what is waited for needs the processor
-        yield Served(process, url)
-        process.kill()
+    command += ["--threads=1", "--thread-binding=off"]
+    return Served(subprocess.Popen(command, stdout=subprocess.DEVNULL), f"http://127.0.0.1:{port}")
+
+
+@pytest.fixture
+def served(engines: Iterator[Served]) -> Served:
+    return next(engines)
 
 
 def _is_ready(url: str) -> bool:
@@ -88,4 +102,4 @@ def test_the_worker_killed_under_load_ends_every_stream_with_an_error_and_the_pr
             events = stream.read()
         assert b'"error"' in events
         assert b"[DONE]" not in events
-    assert served.process.wait(30) == 1
+    assert served.process.wait(60) == 1

@@ -40,7 +40,7 @@ class WatchedFleet(Fleet):
             self._updated.notify_all()
 
     async def until(self, holds: Callable[[Routes], bool]) -> None:
-        async with asyncio.timeout(20), self._updated:
+        async with asyncio.timeout(60), self._updated:
             await self._updated.wait_for(lambda: holds(self.routes))
 
 
@@ -207,7 +207,7 @@ class Tenants:
         self.told.set()
 
     async def until(self, names: list[str]) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while self.names != names:
                 self.told.clear()
                 await self.told.wait()
@@ -240,7 +240,7 @@ async def test_a_gateway_that_may_not_list_tenants_is_not_ready_until_it_may(api
     api.forbidden_kinds.add("tenants")
     told = Tenants(["to be replaced"])
     async with discovering(api, take_tenants=told.take) as (fleet, discovery, failures):
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await api.forbade.wait()
         assert not discovery.is_ready
         api.forbidden_kinds.clear()

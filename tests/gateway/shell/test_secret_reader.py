@@ -49,7 +49,7 @@ class Watched:
         return isinstance(self.directory.tenants.find(namespace, key), Tenant)
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not holds():
                 self._told.clear()
                 await self._told.wait()

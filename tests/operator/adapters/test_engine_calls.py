@@ -64,7 +64,7 @@ SNAPSHOT = LoadSnapshot(
 LOAD = EngineLoad("m", "ready", SNAPSHOT, "r1")
 CACHE = CachedNodes("r1", 4, (CachedNode(base64.b64encode(array("Q", [1, 2]).tobytes()).decode(), 8, 6.0),), True)
 SECRET_TOKENS = (987_651, 987_652, 987_653, 987_654)
-PREFIX = HotPrefix(SECRET_TOKENS, 50.0, tenant="tenant-of-nobody")
+PREFIX = HotPrefix(SECRET_TOKENS, 50.0, ((4, 12.5),), tenant="tenant-of-nobody")
 HOT = HotPrefixes("r1", (PREFIX,))
 TAKEN = WarmProgress("ready", 1, 0, 0)
 BROKEN = web.Response(status=500)
@@ -241,7 +241,7 @@ async def test_a_victims_prefixes_go_to_those_that_stay() -> None:
         (given,) = taker.given
         assert given == {
             "model_revision": "r1",
-            "prefixes": [dataclasses.asdict(PREFIX) | {"token_ids": [*SECRET_TOKENS]}],
+            "prefixes": [dataclasses.asdict(PREFIX) | {"token_ids": [*SECRET_TOKENS], "parts": [[4, 12.5]]}],
             "is_last": True,
         }
 
@@ -252,6 +252,9 @@ async def test_a_victims_prefixes_go_to_those_that_stay() -> None:
         pytest.param(StandIn(hot=BROKEN), StandIn(), id="the victim fails"),
         pytest.param(StandIn(hot=GARBAGE), StandIn(), id="the victim says something else"),
         pytest.param(StandIn(hot=HotPrefixes("r1", (HotPrefix((-1,), 1.0),))), StandIn(), id="the victim's are none"),
+        pytest.param(
+            StandIn(hot=HotPrefixes("r1", (HotPrefix((1,), 1.0, ((0, 1.0),)),))), StandIn(), id="parts of it are none"
+        ),
         pytest.param(StandIn(), StandIn(load=BROKEN), id="the survivor does not answer"),
         pytest.param(StandIn(), StandIn(warm=web.Response(status=409)), id="the survivor refuses them"),
         pytest.param(StandIn(hot=HotPrefixes("r2", (PREFIX,))), StandIn(), id="they are of another revision"),

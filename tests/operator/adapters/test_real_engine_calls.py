@@ -127,8 +127,8 @@ def a_pod(engine: Engine, *, ready: bool) -> PodSeen:
 
 
 async def test_a_new_engine_is_warmed_and_a_victim_is_chosen_and_handed_over(stand: Stand) -> None:
-    for _ in range(4):
-        await asyncio.to_thread(stand.old.complete, FIRST)
+    for number in range(4):
+        await asyncio.to_thread(stand.old.complete, [*FIRST, number])
     async with engines_of(stand) as service:
         await until(lambda: is_warming(service), START_SECONDS)
         pods = (a_pod(OLD, ready=True), a_pod(NEW, ready=False))
@@ -141,8 +141,8 @@ async def test_a_new_engine_is_warmed_and_a_victim_is_chosen_and_handed_over(sta
         assert await asyncio.to_thread(stand.new.complete, [*FIRST, 1]) == len(FIRST)
 
         # What only the victim holds goes to who stays.
-        for _ in range(4):
-            await asyncio.to_thread(stand.old.complete, SECOND)
+        for number in range(4):
+            await asyncio.to_thread(stand.old.complete, [*SECOND, number])
         held = await blocks_of(service, OLD)
         assert len(held - await blocks_of(service, NEW)) == NUM_BLOCKS
         pods = (a_pod(OLD, ready=True), a_pod(NEW, ready=True))

@@ -59,12 +59,14 @@ def engine() -> Iterator[Engine]:
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
         found = Engine(f"http://127.0.0.1:{port}", f"http://127.0.0.1:{admin_port}")
         deadline = time.monotonic() + START_SECONDS
-        while not _is_ready(found.url):
-            assert process.poll() is None, "the engine did not start"
-            assert time.monotonic() < deadline, "the engine is not ready in time"
-            time.sleep(0.05)  # what is waited for needs the processor
-        yield found
-        process.terminate()
+        try:
+            while not _is_ready(found.url):
+                assert process.poll() is None, "the engine did not start"
+                assert time.monotonic() < deadline, "the engine is not ready in time"
+                time.sleep(0.05)  # what is waited for needs the processor
+            yield found
+        finally:
+            process.kill()
 
 
 def _is_ready(url: str) -> bool:
@@ -151,7 +153,7 @@ async def test_both_sources_say_the_same(engine: Engine, tmp_path: Path) -> None
 
 @dataclass
 class NoGatewaysHere:
-    async def ask(self) -> GatewaysHeard:
+    async def ask(self, _so_far: Callable[[GatewaysHeard], None]) -> GatewaysHeard:
         return GatewaysHeard(at=0.0)
 
 

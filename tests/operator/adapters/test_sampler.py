@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import pytest
-from support_scrapes import scrape
+from support_scrapes import counted, scrape
 from support_virtual_time import run_in_virtual_time
 
 from sapwood_contract.http import GatewayDemand, ServiceDemand
-from sapwood_operator.adapters.sampler import Sampler
+from sapwood_operator.adapters.asking import TIMEOUT_SECONDS
+from sapwood_operator.adapters.sampler import URGENT_SECONDS, Sampler
 from sapwood_operator.autoscaling.attention import Watched
 from sapwood_operator.autoscaling.demand import GatewaysHeard
 from sapwood_operator.autoscaling.scrapes import NoScrape
@@ -36,6 +37,8 @@ class World:
     now: float = 1000.0
     silent: set[str] = field(default_factory=set)
     """Uids of pods that do not answer."""
+    counted: float = 0.0
+    """What every counter of each pod stands at."""
     is_broken: bool = False
     waiting: int = 0
     num_routed: int = 0
@@ -45,6 +48,8 @@ class World:
     num_asked_gateways: int = 0
     first_answer: asyncio.Event | None = None
     """Set when gateways may answer the first question; None: they do at once."""
+    other_hangs: bool = False
+    """Another gateway answers nothing."""
     woken: list[str] = field(default_factory=list)
 
     def sampler(self) -> Sampler:
@@ -70,14 +75,14 @@ class Engines:
     def of(self, uid: str) -> Heard:
         if uid in self.world.silent:
             return Heard(problem=NoScrape("it does not answer"))
-        return Heard((scrape(self.world.now),))
+        return Heard((scrape(self.world.now, totals=counted(self.world.counted)),))
 
 
 @dataclass
 class Gateways:
     world: World
 
-    async def ask(self) -> GatewaysHeard:
+    async def ask(self, so_far: Callable[[GatewaysHeard], None]) -> GatewaysHeard:
         if self.world.is_broken:
             raise AssertionError("a mistake of ours")
         self.world.num_asked_gateways += 1
@@ -89,7 +94,12 @@ class Gateways:
             num_routed=self.world.num_routed,
             num_routed_by_prefix=self.world.num_routed * 3 // 4,
         )
-        return GatewaysHeard(at=self.world.now, answers={"gateway": GatewayDemand("e1", (own,))})
+        heard = GatewaysHeard(at=self.world.now, answers={"gateway": GatewayDemand("e1", (own,))})
+        if not self.world.other_hangs:
+            return heard
+        so_far(replace(heard, problems={"other": "has not answered yet"}))
+        await asyncio.sleep(TIMEOUT_SECONDS)
+        return replace(heard, problems={"other": f"does not answer within {TIMEOUT_SECONDS:g} s"})
 
 
 @pytest.fixture
@@ -150,6 +160,34 @@ async def test_pods_and_services_that_are_gone_are_forgotten(world: World) -> No
     assert sampler.of("team", "chat").readings == {}
 
 
+async def test_what_a_service_took_is_counted_over_its_pods_and_outlives_them(world: World) -> None:
+    sampler = world.sampler()
+    for world.counted in (1_000.0, 1_010.0, 1_025.0):
+        await sampled(world, sampler)
+    world.services = [replace(CHAT, pods=CHAT.pods[:1])]
+    world.counted = 1_030.0
+    await sampled(world, sampler)
+    taken = sampler.of("team", "chat").taken
+    assert [(each.at, each.arrivals, each.prompt_tokens) for each in taken] == [
+        *((1015.0, 0.0, 0.0), (1030.0, 20.0, 20.0), (1045.0, 50.0, 50.0), (1060.0, 55.0, 55.0)),
+    ]
+    world.services = []
+    await sampled(world, sampler)
+    assert sampler.of("team", "chat").taken == ()
+
+
+async def test_a_pod_that_was_silent_for_long_has_the_count_begin_anew(world: World) -> None:
+    sampler = world.sampler()
+    world.counted = 100.0
+    await sampled(world, sampler, times=2)
+    world.silent = {"b"}
+    await sampled(world, sampler, times=6)
+    assert len(sampler.of("team", "chat").taken) > 2
+    world.silent = set()
+    await sampled(world, sampler)
+    assert [each.arrivals for each in sampler.of("team", "chat").taken] == [0.0]
+
+
 async def test_when_sampling_stops_everything_becomes_unknown(world: World) -> None:
     sampler = world.sampler()
     await sampled(world, sampler, times=2)
@@ -194,6 +232,41 @@ async def test_while_a_service_is_urgent_it_is_woken_as_soon_as_there_is_other_w
     demand = sampler.of("team", "chat").demand
     assert isinstance(demand, Demand)
     assert demand.num_waiting == 1
+
+
+def test_a_gateway_that_hangs_makes_nobody_wait_who_waits_at_another() -> None:
+    world = World(services=[replace(CHAT, is_urgent=True, scales=False)], other_hangs=True)
+    sampler = world.sampler()
+
+    async def until_woken() -> float:
+        """Return after how many seconds, counted from a request at an unlucky moment."""
+        clock = asyncio.get_running_loop().time
+        running = asyncio.create_task(sampler.run())
+        await asyncio.sleep(21 * URGENT_SECONDS + 0.01)
+        world.woken.clear()
+        began, world.waiting = clock(), 1
+        while not world.woken:  # noqa: ASYNC110  # time is virtual
+            await asyncio.sleep(0.01)
+        took, demand = clock() - began, sampler.of("team", "chat").demand
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
+        assert isinstance(demand, Demand)
+        assert (demand.num_waiting, demand.is_whole) == (1, False)
+        return took
+
+    assert run_in_virtual_time(until_woken()) <= URGENT_SECONDS
+
+
+def test_first_answers_are_forgotten_when_all_have_answered() -> None:
+    world = World(services=[replace(CHAT, is_urgent=True)], other_hangs=True, waiting=1)
+    sampler = world.sampler()
+    run_in_virtual_time(sampler.sample_urgent())
+    world.waiting = 0
+    run_in_virtual_time(sampler.sample_urgent())
+    demand = sampler.of("team", "chat").demand
+    assert isinstance(demand, Demand)
+    assert demand.num_waiting == 0
 
 
 async def test_how_many_requests_went_by_prefix_is_known_of_the_last_minute_and_a_half_and_wakes_nobody(

@@ -18,7 +18,7 @@ from support_engine_page import engine_page
 from sapwood_contract.http import GATEWAY_DEMAND, GatewayDemand, ServiceDemand
 from sapwood_operator.adapters.asking import client_session
 from sapwood_operator.adapters.cluster import Cluster
-from sapwood_operator.adapters.cluster_gateways import ADDRESSES_SECONDS, ClusterGateways
+from sapwood_operator.adapters.cluster_gateways import OLDEST_SECONDS, ClusterGateways
 from sapwood_operator.adapters.engine_signals import EngineSignals, read_text
 from sapwood_operator.adapters.gateway_demand import GatewayDemands
 from sapwood_operator.adapters.prometheus_signals import PrometheusSignals
@@ -189,9 +189,14 @@ async def test_gateways_are_found_by_their_slices_and_stay_known_while_the_api_s
         num_asked = len(api.asked)
         assert await gateways.find() == expected
         assert len(api.asked) == num_asked
-        now, api.status = ADDRESSES_SECONDS, 503
+        now, api.status = OLDEST_SECONDS, 503
         assert await gateways.find() == expected
         assert len(api.asked) == num_asked + 1
+        now, api.is_silent = OLDEST_SECONDS - 1.0, True
+        assert await gateways.find() == expected
+        assert len(api.asked) == num_asked + 1, "the question waited for the list, which is made beside it"
+        while len(api.asked) == num_asked + 1:  # noqa: ASYNC110  # it tells nobody
+            await asyncio.sleep(0.01)
         await asyncio.to_thread(client.close)
     assert api.asked[0].startswith("/apis/discovery.k8s.io/v1/namespaces/edge/endpointslices?")
     assert "labelSelector=kubernetes.io/service-name%3Dgateway" in api.asked[0].replace("%2F", "/")

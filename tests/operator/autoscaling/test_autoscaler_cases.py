@@ -6,7 +6,18 @@ import math
 from dataclasses import replace
 
 import pytest
-from support_scaling import IDLE, NOW, World, flat_curve, latencies, no_demand, reading, replica, service, verdict
+from support_scaling import (
+    FLAT,
+    IDLE,
+    NOW,
+    World,
+    latencies,
+    no_demand,
+    reading,
+    replica,
+    service,
+    verdict,
+)
 
 from sapwood_operator.autoscaling.decide import decide
 from sapwood_operator.autoscaling.state import from_status, to_status
@@ -14,7 +25,6 @@ from sapwood_operator.autoscaling.values import Demand, NoReading, Reading, Stat
 from sapwood_operator.domain.scaling_policy import ScalingPolicy
 
 POLICY = ScalingPolicy(min_replicas=1, max_replicas=20)
-FLAT = flat_curve()
 HOUR = 3600
 
 

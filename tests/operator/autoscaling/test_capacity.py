@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from support_scaling import CAPACITY, NOW, reading, service
+from support_scaling import CAPACITY, COST, NOW, reading, service
 
 from sapwood_operator.autoscaling.capacity import Bound, Capacity, wait_p90
 from sapwood_operator.autoscaling.situation import situation_of
@@ -46,6 +46,16 @@ def test_without_costs_what_is_computed_is_unknown_unless_nothing_is() -> None:
     assert (unknown.prefill_use, unknown.ttft_p90_seconds, unknown.itl_seconds) == (None, None, None)
     nothing = capacity(service(reading(0.0, cost=None))).at(1)
     assert nothing.prefill_use == 0.0
+
+
+def test_a_prompt_whose_tokens_cost_nothing_costs_a_step() -> None:
+    """Two requests a second, and 10 ms a step."""
+    nothing = replace(COST, prefill_token=0.0)
+    found = capacity(service(*[reading(0.1, waiting_tokens=9.0, cost=nothing)] * 2))
+    assert found.at(2).prefill_use == pytest.approx(0.02)
+    assert found.at(1).prefill_use == pytest.approx(0.04)
+    nothing_missed = capacity(service(reading(0.1, cached_tokens=2000.0, cost=nothing))).at(1)
+    assert nothing_missed.prefill_use == 0.0
 
 
 @pytest.mark.parametrize(
@@ -94,6 +104,19 @@ def test_requests_wait_longer_the_busier_replicas_are_and_shorter_the_more_there
 def test_one_server_keeps_nine_tenths_waiting_no_longer_than_theory_says() -> None:
     # M/M/1: P(wait > t) = use * exp(-(1 - use) * t / service).
     assert 0.8 * math.exp(-0.2 * wait_p90(1.0, 0.8, 1.0)) == pytest.approx(0.1)
+
+
+def test_a_line_that_the_promise_has_room_for_is_not_to_be_caught_up() -> None:
+    """Four tenths of what is promised beyond a request's own time: 12 s of 10,000 tokens a second."""
+    flooded = service(reading(0.9, waiting=9.0, waiting_tokens=100_000.0))
+    unpromised = capacity(flooded, ScalingPolicy(max_replicas=8))
+    assert unpromised.at(1).catch_up_seconds == pytest.approx(100.0)
+    promised = capacity(flooded, ScalingPolicy(max_replicas=8, ttft_p90_seconds=30.0))
+    assert promised.at(1).catch_up_seconds == 0.0
+    own = promised.at(1).own_seconds
+    assert own is not None
+    longer = capacity(service(reading(0.9, waiting=9.0, waiting_tokens=150_000.0)), promised.policy)
+    assert longer.at(1).catch_up_seconds == pytest.approx((150_000.0 - 4_000.0 * (30.0 - own)) / 1_000.0)
 
 
 def test_on_fewer_replicas_slower_streams_pin_more() -> None:

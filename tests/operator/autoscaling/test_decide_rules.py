@@ -7,49 +7,39 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 from support_scaling import (
-    BUSY,
     CAPACITY,
+    COST,
+    ENOUGH,
+    FLAT,
     IDLE,
+    LOST,
+    NOBODY,
     NOW,
+    changed,
     curve_of,
-    flat_curve,
     latencies,
     no_demand,
     reading,
     replica,
     service,
     straight_curve,
-    verdict,
+    waits,
 )
 
 from sapwood_contract.metrics import SCALING_REASONS, SCALING_SIGNALS
 from sapwood_operator.autoscaling.decide import decide
 from sapwood_operator.autoscaling.explain import RULES
-from sapwood_operator.autoscaling.values import Change, Demand, NoReading, Observation, State
-from sapwood_operator.domain.scaling_policy import Behavior, ScalingPolicy, StepLimit
+from sapwood_operator.autoscaling.values import Latencies, Observation, State
+from sapwood_operator.domain.scaling_policy import Behavior, ScalingPolicy
 
 POLICY = ScalingPolicy(min_replicas=1, max_replicas=8)
-LOST = NoReading("it did not answer")
-NOBODY = Demand(num_waiting=0, num_running=0, idle_seconds=1000.0)
-LONG_AGO = NOW - 5000.0
-ENOUGH = State(fewer_since=LONG_AGO)
-"""One fewer would have done for long."""
 ZERO = replace(POLICY, min_replicas=0, scale_to_zero=True)
 PROMISED = replace(POLICY, ttft_p90_seconds=1.0)
-FLAT = flat_curve()
-"""More memory hits no more."""
 SLOW = reading(0.45, ttft=latencies(0.8), curve=FLAT)
 SURE = reading(0.3, curve=FLAT)
-
-
-def waits(num_waiting: int) -> Demand:
-    """Requests that gateways hold."""
-    return Demand(num_waiting=num_waiting, num_running=0, idle_seconds=0.0)
-
-
-def changed(ago: float, before: int, after: int, reason: str) -> State:
-    """A state in which that was decided last."""
-    return State(desired=after, fewer_since=LONG_AGO, changes=(Change(NOW - ago, before, after, reason, ""),))
+UNSURE = reading(0.45, ttft=Latencies((0.5, 1.0, math.inf), (23.0, 7.0, 0.0)), curve=FLAT)
+"""Nine of ten of them all keep to 0.8 s, and of so few it may as well be 0.6 s."""
+HUNG = replica(9, LOST, stage="starting", age=1000.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +99,13 @@ CASES = [
         seen=service(SURE, SURE, SURE),
         state=ENOUGH,
         desired=2,
+        reason="LoadFell",
+    ),
+    Case(
+        sentence="prompt tokens that cost nothing beside their step let a replica go",
+        seen=service(*[reading(0.1, cost=replace(COST, prefill_token=0.0))] * 2),
+        state=ENOUGH,
+        desired=1,
         reason="LoadFell",
     ),
     Case(
@@ -334,6 +331,47 @@ CASES = [
         reason="InsufficientCapacity",
     ),
     Case(
+        sentence="while replicas hang others are tried one by one",
+        seen=service(reading(2.0, curve=FLAT), others=[HUNG, replica(8, LOST, stage="starting", age=9.0)]),
+        desired=3,
+        reason="ReplicasNotReady",
+    ),
+    Case(
+        sentence="while replicas hang there is one more than the load needs at most",
+        seen=service(*[reading(0.7, waiting=9.0, waiting_tokens=9e6, curve=FLAT)] * 2, others=[HUNG]),
+        desired=3,
+        reason="AsNeeded",
+    ),
+    Case(
+        sentence="users who wait because replicas hang get no other",
+        policy=PROMISED,
+        seen=service(SLOW, SLOW, others=[HUNG]),
+        desired=3,
+        reason="PromisedLatency",
+    ),
+    Case(
+        sentence="one of several that hang does not go where one more would be asked for again",
+        seen=service(*[SURE] * 3, others=[HUNG, replica(8, LOST, stage="starting", age=1000.0)]),
+        state=ENOUGH,
+        desired=4,
+        reason="LoadFell",
+    ),
+    Case(
+        sentence="users who seem to wait nearly as long as promised get one more if it lasts",
+        policy=PROMISED,
+        seen=service(UNSURE, UNSURE),
+        desired=2,
+        reason="Stabilizing",
+    ),
+    Case(
+        sentence="users who have waited nearly as long as promised for ten minutes get one more",
+        policy=PROMISED,
+        seen=service(UNSURE, UNSURE),
+        state=State(more_since=NOW - 600.0, more_least=3),
+        desired=3,
+        reason="PromisedLatency",
+    ),
+    Case(
         sentence="a paused policy decides nothing",
         policy=replace(POLICY, mode="Paused"),
         seen=service(reading(0.95)),
@@ -383,111 +421,3 @@ def test_what_decided_stands_in_the_sentence() -> None:
         (0, "minReplicas is 1"),
         (1, "1 replica would use 90 % of their prefill speed, planned are 80 %"),
     ]
-
-
-def test_a_dry_run_records_what_it_would_do_once_and_goes_on_from_what_there_is() -> None:
-    policy, seen, state = replace(POLICY, mode="DryRun"), service(SURE, SURE, SURE), ENOUGH
-    for turn in range(3):
-        decision = decide(policy, seen, state, NOW + 15 * turn)
-        assert (decision.desired, decision.acts, decision.reason) == (2, False, "LoadFell")
-        assert [(each.before, each.after) for each in decision.state.changes] == [(3, 2)]
-        assert verdict(decision, "AutoscalingActive") == (False, "DryRun")
-        state = decision.state
-
-
-def test_a_change_begins_all_clocks_anew() -> None:
-    decision = decide(POLICY, service(SURE, SURE, SURE), ENOUGH, NOW)
-    assert decision.state.fewer_since is None
-    assert decision.state.changes[0] == Change(NOW, 3, 2, "LoadFell", decision.message)
-
-
-def test_a_change_that_a_clock_dated_later_than_now_holds_nothing() -> None:
-    seen = service(*[reading(0.9, ttft=latencies(0.9), curve=FLAT, waiting_tokens=2e6)] * 3)
-    later = State(desired=3, changes=(Change(NOW + 7 * 86_400.0, 2, 3, "PrefillSpeed", ""),))
-    known = decide(PROMISED, seen, later, NOW)
-    unknown = decide(PROMISED, seen, State(desired=3), NOW)
-    assert (known.desired, known.reason) == (unknown.desired, unknown.reason)
-    assert known.desired > 3
-
-
-def test_a_moment_in_which_one_fewer_would_not_do_begins_the_window_anew() -> None:
-    busy = decide(POLICY, service(*[reading(0.6, curve=FLAT)] * 3), ENOUGH, NOW)
-    assert busy.state.fewer_since is None
-    calm = decide(POLICY, service(SURE, SURE, SURE), busy.state, NOW + 15)
-    assert (calm.desired, calm.state.fewer_since) == (3, NOW + 15)
-
-
-def test_a_rise_after_its_window_goes_to_the_least_that_was_wanted_in_it() -> None:
-    policy = replace(POLICY, up=Behavior(window_seconds=60.0))
-    decision = decide(policy, service(reading(2.0, curve=FLAT)), State(more_since=NOW - 60, more_least=2), NOW)
-    assert decision.desired == 2
-
-
-def test_a_rise_that_steps_cut_short_says_that_it_is_limited() -> None:
-    limits = (StepLimit(type="Replicas", value=1, period_seconds=60.0),)
-    policy = replace(POLICY, up=Behavior(window_seconds=0.0, limits=limits))
-    decision = decide(policy, service(reading(2.0, curve=FLAT)), State(), NOW)
-    assert (decision.desired, decision.reason) == (2, "PrefillSpeed")
-    assert verdict(decision, "ScalingLimited") == (True, "StepLimit")
-
-
-def test_a_replica_that_hangs_is_made_up_for_by_one_more_and_no_other() -> None:
-    hung = replica(9, LOST, stage="starting", age=1000.0)
-    told = [reading(0.7, curve=FLAT)] * 2
-    first = decide(POLICY, service(*told, others=[hung], current=3), State(), NOW)
-    assert (first.desired, first.reason) == (3, "AsNeeded")
-    short = [reading(0.9, curve=FLAT)] * 2
-    second = decide(POLICY, service(*short, others=[hung], current=3), State(), NOW)
-    assert (second.desired, second.reason) == (4, "PrefillSpeed")
-    third = decide(POLICY, service(*short, others=[hung], current=4), second.state, NOW + 15)
-    assert third.desired == 4
-
-
-def test_pods_that_found_no_node_in_time_are_told() -> None:
-    waiting = replica(9, LOST, stage="pending", age=181.0)
-    decision = decide(POLICY, service(SURE, others=[waiting]), State(), NOW)
-    assert verdict(decision, "ScalingLimited") == (True, "InsufficientCapacity")
-    early = decide(POLICY, service(SURE, others=[replica(9, LOST, stage="pending", age=179.0)]), State(), NOW)
-    assert verdict(early, "ScalingLimited") == (False, "AsWanted")
-
-
-@pytest.mark.parametrize(
-    ("seen", "state"),
-    [
-        (service(IDLE, demand=replace(NOBODY, idle_seconds=899.0)), State()),
-        (service(IDLE, demand=replace(NOBODY, idle_seconds=math.nan)), State()),
-        (service(IDLE, demand=replace(NOBODY, num_running=1)), State()),
-        (service(IDLE, demand=no_demand()), State()),
-        (service(LOST, demand=NOBODY), State()),
-        (service(reading(0.1), demand=NOBODY), State()),
-        (service(others=[replica(0, IDLE, age=899.0)], demand=NOBODY), State()),
-        (service(others=[replica(0, LOST, stage="starting")], demand=NOBODY), State()),
-        (service(others=[replica(0, LOST, stage="starting")], demand=waits(1)), changed(30.0, 0, 1, "Demand")),
-        (service(others=[replica(0, LOST, stage="starting")], demand=no_demand()), changed(30.0, 0, 1, "Demand")),
-        (service(IDLE, others=[replica(1, LOST, stage="starting")], demand=NOBODY), State()),
-    ],
-)
-def test_a_replica_that_may_be_needed_keeps_its_service_from_none(seen: Observation, state: State) -> None:
-    assert decide(ZERO, seen, state, NOW).desired >= 1
-
-
-def test_the_last_replica_of_a_service_that_may_go_to_none_is_said_to_wait_for_a_quiet_time() -> None:
-    decision = decide(ZERO, service(reading(0.1), demand=NOBODY), State(), NOW)
-    assert decision.reason == "Minimum"
-    assert decision.message == "the last one goes when nobody has used the service for 900.0 s"
-
-
-def test_a_hundred_that_wait_wake_one_replica() -> None:
-    woken = decide(ZERO, service(demand=waits(100)), State(), NOW)
-    still = decide(
-        ZERO,
-        service(others=[replica(0, LOST, stage="starting", age=1.0)], demand=waits(100)),
-        woken.state,
-        NOW + 1,
-    )
-    assert (woken.desired, still.desired, len(still.state.changes)) == (1, 1, 1)
-
-
-def test_a_service_that_may_not_go_to_none_stays_however_idle_it_is() -> None:
-    assert decide(POLICY, service(IDLE, demand=NOBODY), ENOUGH, NOW).desired == 1
-    assert decide(POLICY, service(current=0, demand=BUSY), State(), NOW).desired == 1

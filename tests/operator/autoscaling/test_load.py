@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
-from support_scaling import BUSY, COST, IDLE, reading, replica, service
+from support_scaling import (
+    BUSY,
+    COST,
+    IDLE,
+    LOST,
+    reading,
+    replica,
+    service,
+)
 
-from sapwood_operator.autoscaling.load import Load, hear, load_of, ninth_tenth_of
-from sapwood_operator.autoscaling.values import Demand, Latencies, NoReading, Observation, StepCost
-
-LOST = NoReading("it did not answer")
+from sapwood_operator.autoscaling.load import Load, hear, load_of, ninth_tenth_of, ninth_tenths_of
+from sapwood_operator.autoscaling.values import Demand, Latencies, Observation, StepCost
 
 
 def load(observation: Observation) -> Load:
@@ -71,6 +78,26 @@ def test_costs_that_make_no_sense_do_not_count() -> None:
     absurd = StepCost(prefill_token=math.nan, prefill_key=0.0, decode=0.0, decode_key=0.0, base=0.0)
     assert load(service(reading(), reading(cost=absurd))).cost == COST
     assert load(service(reading(cost=absurd))).cost is None
+
+
+def test_prompt_tokens_that_cost_nothing_count_only_where_no_replica_knows_better() -> None:
+    nothing = replace(COST, prefill_token=0.0)
+    assert load(service(reading(), reading(cost=nothing))).cost == COST
+    assert load(service(reading(cost=nothing))).cost == nothing
+    assert load(service(reading(cost=replace(nothing, base=0.0)))).cost is None
+
+
+def test_a_service_is_quiet_since_the_last_replica_had_work() -> None:
+    assert load(service(replace(IDLE, quiet_seconds=30.0), replace(IDLE, quiet_seconds=15.0))).quiet_seconds == 15.0
+    assert load(service(replace(IDLE, quiet_seconds=30.0), LOST)).quiet_seconds == 0.0
+    assert load(service()).quiet_seconds == 0.0
+
+
+@pytest.mark.parametrize("number", [10.0, 100.0, 10_000.0])
+def test_the_fewer_were_measured_the_less_a_percentile_surely_is(number: float) -> None:
+    told = Latencies((1.0, 2.0, math.inf), (0.9 * number, 0.1 * number, 0.0))
+    surely = (0.9 - 2 * 0.3 / math.sqrt(number)) / 0.9
+    assert list(ninth_tenths_of([told])) == pytest.approx([1.0, surely])
 
 
 def test_a_service_is_idle_only_where_every_ready_replica_says_so() -> None:

@@ -36,6 +36,25 @@ def unread(window: list[Scrape], now: float, problem: NoScrape | None = None) ->
     return found.why
 
 
+@pytest.mark.parametrize(
+    ("ended", "running", "seconds"),
+    [
+        ((5, 5, 5, 5), (0, 0, 0, 0), 45),
+        ((5, 5, 5, 6), (0, 0, 0, 0), 0),
+        ((5, 5, 6, 6), (0, 1, 0, 0), 15),
+        ((5, 5, 5, 5), (0, 0, 0, 1), 0),
+    ],
+)
+def test_a_pod_is_quiet_since_the_last_scrape_that_saw_it_at_work(
+    ended: tuple[int, ...], running: tuple[int, ...], seconds: float
+) -> None:
+    window = [
+        scrape(number * EVERY, totals=replace(counted(50), ended=count), running=float(busy))
+        for number, (count, busy) in enumerate(zip(ended, running, strict=True))
+    ]
+    assert read(window).quiet_seconds == seconds
+
+
 # --- G07: counters and resets
 
 
@@ -192,7 +211,7 @@ def test_whatever_was_scraped_no_number_is_negative_or_none(told: list[tuple[flo
         assert found.why
         return
     numbers = [value for value in astuple(replace(found, curve=None)) if isinstance(value, float)]
-    assert len(numbers) == 13
+    assert len(numbers) == 14
     assert all(0 <= value < math.inf for value in (*numbers, *found.ttft.counts, *found.itl.counts))
 
 

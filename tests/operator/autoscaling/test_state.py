@@ -23,6 +23,7 @@ STATES = st.builds(
     more_least=st.none() | COUNTS,
     waking_since=st.none() | TIMES,
     blind_since=st.none() | TIMES,
+    unmade_since=st.none() | TIMES,
     tried_tokens=st.none() | COUNTS,
     too_many_tokens=st.none() | COUNTS,
     changes=st.lists(CHANGES, max_size=MOST_CHANGES).map(tuple),

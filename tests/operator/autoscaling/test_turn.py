@@ -288,6 +288,46 @@ def test_a_request_that_waits_wakes_a_service_at_zero() -> None:
     assert (intent.replicas, intent.autoscaling["bound"]) == (1, "Demand")
 
 
+@pytest.mark.parametrize("ttft", ["1s", "4s"])
+def test_what_a_shared_policy_promises_is_told_with_what_is_wanted(ttft: str) -> None:
+    policy = {"spec": {"maxReplicas": 4, "slo": {"ttftP90": ttft}}}
+    found = turn(rolled_by(converged(2), BY_POLICY), QUIET, {"day": policy})
+    assert intent_of(found).promised_seconds == float(ttft[:-1])
+    assert intent_of(turn(rolled_by(converged(2), BY_POLICY), QUIET)).promised_seconds is None
+
+
+def at_zero(num_waiting: int, *decided: tuple[int, int], pods: int = 0) -> Scaling:
+    """A service whose policy is gone, after these changes, the latest last, with pods that are not ready."""
+    world = rolled_by(carried_out(rolled_out(converged(0), 0)), {"policyRef": {"name": "gone"}})
+    decisions = [
+        {"time": "2026-11-30T11:00:00Z", "from": before, "to": after, "reason": "Idle", "message": ""}
+        for before, after in reversed(decided)
+    ]
+    status = {**world.service["status"], "desiredReplicas": pods, "autoscaling": {"decisions": decisions}}
+    starting = tuple(a_pod(f"chat-engine-{HASH}-{number}", phase="Pending") for number in range(pods))
+    world = dataclasses.replace(world, service={**world.service, "status": status}, pods=starting)
+    demand = Demand(num_waiting=num_waiting, num_running=0, idle_seconds=0.0)
+    return scaling_turn(world, {}, ServiceSignals(demand=demand, demand_at=UNIX, at=UNIX), {}, UNIX)
+
+
+def test_a_service_at_zero_without_a_policy_holds_requests_and_gets_a_replica_for_them() -> None:
+    quiet, asked = (at_zero(num_waiting, (1, 0)) for num_waiting in (0, 2))
+    assert [(intent_of(each).desired, intent_of(each).scales_to_zero) for each in (quiet, asked)] == [
+        (0, True),
+        (1, True),
+    ]
+    assert said(asked)["AutoscalingActive"] == ("False", "PolicyMissing")
+
+
+@pytest.mark.parametrize(
+    ("decided", "holds"),
+    [(((1, 0),), True), (((1, 0), (0, 1)), True), (((1, 2), (2, 1)), False), ((), False)],
+)
+def test_what_waits_is_held_until_that_replica_is_ready(decided: tuple[tuple[int, int], ...], holds: bool) -> None:
+    intent = intent_of(at_zero(0, *decided, pods=1))
+    assert (intent.desired, intent.scales_to_zero) == (1, holds)
+
+
 def test_what_a_dry_run_wanted_is_decided_anew_once_decisions_are_acted_on() -> None:
     dry = intent_of(turn(scaled(2, mode="DryRun"), BUSY))
     assert dry.autoscaling["desired"] > 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import sys
 from array import array
 from collections.abc import Sequence
 
@@ -166,6 +167,28 @@ def test_the_choice_says_what_is_lost_and_what_the_next_one_would_lose() -> None
 def test_every_choice_has_a_sentence(candidates: Sequence[Candidate], message: str) -> None:
     (choice,) = choose(candidates, 1)
     assert choice.message == message
+
+
+def num_calls(candidates: Sequence[Candidate], count: int) -> int:
+    """Return how many calls of Python functions it takes to choose; a generator's next value is one."""
+    num = 0
+
+    def note(_frame: object, event: str, _argument: object) -> None:
+        nonlocal num
+        num += event == "call"
+
+    sys.setprofile(note)
+    try:
+        choose(candidates, count)
+    finally:
+        sys.setprofile(None)
+    return num
+
+
+def test_of_many_that_go_each_cache_is_looked_through_once() -> None:
+    """A choice is made between two other things that the operator does, for all other services."""
+    many = [ready(f"p{n:02}", a_cache(*(([n + block], 1.0) for block in range(200)))) for n in range(32)]
+    assert num_calls(many, 16) < 2 * num_calls(many, 1)
 
 
 def test_what_only_those_hold_that_go_is_lost_once() -> None:

@@ -148,6 +148,12 @@ def test_a_change_that_the_autoscaler_decided_is_told_with_its_reason() -> None:
     assert told == (Event("Normal", "Scaled", "from 1 to 3 replicas: PrefillSpeed: as measured"),)
 
 
+def test_a_change_that_a_dry_run_wanted_in_the_same_second_is_told_with_its_reason() -> None:
+    wanted = (1, 3, "PrefillSpeed")
+    told = events(status(1, Ready=NOT_READY, decision=wanted), status(3, Ready=NOT_READY, decision=wanted))
+    assert told == (Event("Normal", "Scaled", "from 1 to 3 replicas: PrefillSpeed: as measured"),)
+
+
 def test_an_old_decision_is_no_reason_for_another_number() -> None:
     before = status(3, Ready=NOT_READY, decision=(1, 3, "PrefillSpeed"))
     told = events(before, status(2, Ready=NOT_READY, decision=(1, 3, "PrefillSpeed")))
@@ -156,6 +162,13 @@ def test_an_old_decision_is_no_reason_for_another_number() -> None:
 
 def test_the_last_replica_of_a_service_that_is_scaled_to_zero_gives_no_warning() -> None:
     assert [e.reason for e in events(status(1), status(0, Serving=("False", "NoReplicasWanted")))] == ["Scaled"]
+
+
+def test_a_replica_that_gets_ready_on_its_way_to_zero_is_not_told_serving() -> None:
+    leaving = ("False", "ReplicasLeaving")
+    before = status(0, Ready=leaving, Serving=NOT_SERVING, Draining=("True", "FinishingRequests"))
+    after = status(0, Ready=leaving, Draining=("True", "FinishingRequests"))
+    assert events(before, after) == ()
 
 
 def test_a_service_of_one_replica_is_told_ready_without_serving() -> None:

@@ -107,6 +107,17 @@ def test_a_service_that_wakes_by_itself_holds_requests_although_its_spec_has_no_
     assert planned(meaning(with_queue, scales_to_zero=True)).applies == ()
 
 
+def test_what_a_shared_policy_promises_is_what_alerts_hold_the_service_to() -> None:
+    world = meaning(converged(2), promised_seconds=0.4)
+    (rule,) = planned(world).applies
+    assert rule["kind"] == "PrometheusRule"
+    assert 'le="0.5"' in json.dumps(rule).replace('\\"', '"')
+    after_that = after(world, planned(world))
+    assert planned(after_that).applies == ()
+    (again,) = planned(meaning(after_that)).applies
+    assert 'le="2.0"' in json.dumps(again).replace('\\"', '"')
+
+
 def test_a_mark_that_the_api_server_refuses_is_told() -> None:
     world = meaning(converged(2), first_to_go=(ONE,))
     problem = ApplyProblem(ObjectRef("v1", "Pod", "team", ONE), "Forbidden", "no right to patch pods")

@@ -11,7 +11,7 @@ import json
 import signal
 import time
 import urllib.request
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from pathlib import Path
 
 import openai
@@ -42,6 +42,19 @@ def num_requests(port: int) -> float:
     with urllib.request.urlopen(f"http://127.0.0.1:{port + 1}/metrics", timeout=30) as answer:
         lines = answer.read().decode().splitlines()
     return sum(float(line.split()[-1]) for line in lines if line.startswith("sapwood_requests_total{"))
+
+
+async def streams_on_all(
+    client: openai.AsyncOpenAI, local: Local, least: int, text: str, *, max_tokens: int
+) -> list[AsyncGenerator[str, None]]:
+    """Begin ``least`` streams, and more until every engine has one: who has just come gets a few at first."""
+    streams = [stream(client, f"{number} {text}", max_tokens=max_tokens) for number in range(least)]
+    await asyncio.gather(*(anext(each) for each in streams))
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not all(load_of(port)["num_running"] for port in local.engines()):
+            streams.append(stream(client, f"{len(streams)} {text}", max_tokens=max_tokens))
+            await anext(streams[-1])
+    return streams
 
 
 def processes_below(local: Local) -> list[psutil.Process]:
@@ -90,16 +103,15 @@ async def test_openais_client_streams_over_one_address(client: openai.AsyncOpenA
 async def test_one_engine_is_killed_under_16_streams_and_only_those_on_it_end_and_it_is_back_by_itself(
     client: openai.AsyncOpenAI, local: Local
 ) -> None:
-    streams = [stream(client, f"{number} is a number that", max_tokens=120) for number in range(16)]
-    await asyncio.gather(*(anext(each) for each in streams))
+    streams = await streams_on_all(client, local, 16, "is a number that", max_tokens=120)
     before = local.engines()
     port, victim = next(iter(before.items()))
     num_on_it = load_of(port)["num_running"]
-    assert 0 < num_on_it < 16
+    assert 0 < num_on_it < len(streams)
     victim.kill()
     outcomes = await asyncio.gather(*(outcome(each) for each in streams))
     assert outcomes.count("error event") == num_on_it
-    assert outcomes.count("complete") == 16 - num_on_it
+    assert outcomes.count("complete") == len(streams) - num_on_it
 
     assert await outcome(stream(client, "Meanwhile", max_tokens=4)) == "complete"
     # Its port may be somebody else's by now, so it has another one.
@@ -124,9 +136,7 @@ async def test_a_file_that_breaks_a_rule_is_told_and_changes_nothing(client: ope
 async def test_a_smaller_number_in_the_file_drains_without_cutting_a_stream(
     client: openai.AsyncOpenAI, local: Local
 ) -> None:
-    streams = [stream(client, f"Story {number}:", max_tokens=150) for number in range(6)]
-    await asyncio.gather(*(anext(each) for each in streams))
-    assert [load_of(port)["num_running"] > 0 for port in local.engines()] == [True, True]
+    streams = await streams_on_all(client, local, 6, "stories:", max_tokens=150)
     local.write(document(1))
     outcomes = await asyncio.gather(*(outcome(each) for each in streams))
     assert set(outcomes) == {"complete"}

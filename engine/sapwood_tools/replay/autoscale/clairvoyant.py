@@ -6,14 +6,17 @@ one cache of n replicas' sizes would hold then (`sapwood_tools.replay.one_cache`
 replicas share one line and compute n times as fast as one, but for a prompt itself, which one replica computes. What it
 leaves undone in one interval is there in the next.
 
-A replica must have been asked for as long before as a start takes. So what is asked for at t is the most that is needed
-from t until then: a valley shorter than a start is not worth leaving. That is a plan; `compare.foresee` tries it.
+Where no number keeps a minute it is the fewest with the fewest late. What binds all binds it too: a replica must have
+been asked for as long before as a start takes, and what was needed within the policy's window on the way down is kept.
+So what is asked for at t is the most that is needed from a window before t until a start after it: a valley shorter
+than both is not left. That is a plan; `compare.foresee` tries it.
 """
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sapwood_operator.autoscaling.values import Observation
@@ -50,45 +53,63 @@ class Clairvoyant:
         return self._asked[min(round(now / SAMPLE_SECONDS), len(self._asked) - 1)]
 
 
-def needed(requests: Sequence[TraceRequest], future: Future) -> list[int]:
-    """Return how many replicas must be ready in each interval of `SAMPLE_SECONDS` from time 0 on."""
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Of each interval of `SAMPLE_SECONDS` from time 0 on."""
+
+    numbers: Sequence[int]
+    """Replicas that must be ready."""
+    is_kept: Sequence[bool]
+    """Whether a number within the bounds keeps the promise in the minute that begins there."""
+
+
+def needed(requests: Sequence[TraceRequest], future: Future) -> Plan:
+    """Return how many replicas must be ready, and where no number suffices.
+
+    The last minute is not whole, and it alone knows that nothing comes after it: it gets what the last whole one needs.
+    """
     arrivals = [request.arrival_seconds for request in requests]
     seconds = {n: _own_seconds(requests, future, n) for n in range(future.least, future.most + 1)}
-    num_intervals = int(arrivals[-1] // SAMPLE_SECONDS) + 1
     backlog = 0.0
     """Seconds of one replica's work."""
-    plan = []
-    for number in range(num_intervals):
+    numbers: list[int] = []
+    is_kept: list[bool] = []
+    for number in range(int(arrivals[-1] // SAMPLE_SECONDS) + 1):
         begin = number * SAMPLE_SECONDS
         first = bisect_left(arrivals, begin)
         last = bisect_left(arrivals, begin + WINDOW_SECONDS)
         end = bisect_left(arrivals, begin + SAMPLE_SECONDS)
-        for n in range(future.least, future.most + 1):
-            if n == future.most or _keeps(arrivals, seconds[n], (first, last), begin, backlog, n, future):
-                break
-        plan.append(n)
+        if begin + WINDOW_SECONDS <= arrivals[-1] or not numbers:
+            n, keeps = _fewest(arrivals, seconds, (first, last), begin, backlog, future)
+        numbers.append(n)
+        is_kept.append(keeps)
         backlog += sum(seconds[n][first:end])
         backlog = max(0.0, backlog - n * SAMPLE_SECONDS)
-    return plan
+    return Plan(numbers, is_kept)
 
 
-def ahead(plan: Sequence[int], start_seconds: float) -> list[int]:
-    """Return how many are to be asked for in each interval, so that as many as ``plan`` needs are ready in time."""
+def ahead(numbers: Sequence[int], start_seconds: float, down_seconds: float) -> list[int]:
+    """Return how many are to be asked for in each interval, so that as many as ``numbers`` are ready in time, and no
+    more go than the policy's window of ``down_seconds`` lets anybody take away.
+    """
     reach = -(-int(start_seconds) // int(SAMPLE_SECONDS)) + 1
-    return [max(plan[at : at + reach]) for at in range(len(plan))]
+    window = -(-int(down_seconds) // int(SAMPLE_SECONDS))
+    return [max(numbers[max(0, at - window) : at + reach]) for at in range(len(numbers))]
 
 
-def mend(plan: Sequence[int], late_minutes: Sequence[float], future: Future) -> list[int]:
+def mend(plan: Plan, late_minutes: Sequence[float], future: Future) -> Plan:
     """Return ``plan`` with one replica more from a minute before each of ``late_minutes`` to its end.
 
-    ``late_minutes``: when they began. Who came late found a line that had been there before.
+    ``late_minutes``: when they began; those that no number keeps are left as they are. Who came late found a line that
+    had been there before.
     """
     per_minute = round(WINDOW_SECONDS / SAMPLE_SECONDS)
     short: set[int] = set()
     for begin in late_minutes:
         first = round(begin / SAMPLE_SECONDS)
-        short.update(range(first - per_minute, first + per_minute))
-    return [min(future.most, n + (at in short)) for at, n in enumerate(plan)]
+        if plan.is_kept[first]:
+            short.update(range(first - per_minute, first + per_minute))
+    return Plan([min(future.most, n + (at in short)) for at, n in enumerate(plan.numbers)], plan.is_kept)
 
 
 def _own_seconds(requests: Sequence[TraceRequest], future: Future, n: int) -> list[float]:
@@ -102,20 +123,45 @@ def _own_seconds(requests: Sequence[TraceRequest], future: Future, n: int) -> li
     return seconds
 
 
-def _keeps(
+def _fewest(
+    arrivals: Sequence[float],
+    seconds: Mapping[int, Sequence[float]],
+    span: tuple[int, int],
+    begin: float,
+    backlog: float,
+    future: Future,
+) -> tuple[int, bool]:
+    """Return the fewest replicas with which enough of the requests in ``span`` are in time, and whether any are enough:
+    where none are, the fewest with the fewest late, and of these with the least that a line makes them late.
+    """
+    may_be_late = (1 - future.kept_share) * (span[1] - span[0])
+    best, least = future.least, (math.inf, math.inf)
+    for n in range(future.least, future.most + 1):
+        late = _late(arrivals, seconds[n], span, begin, backlog, n, future.ttft_seconds)
+        if late[0] <= may_be_late:
+            return n, True
+        if late < least:
+            best, least = n, late
+    return best, False
+
+
+def _late(
     arrivals: Sequence[float],
     seconds: Sequence[float],
     span: tuple[int, int],
     begin: float,
     backlog: float,
     n: int,
-    future: Future,
-) -> bool:
-    """Whether enough of the requests in ``span`` are in time with ``n`` replicas."""
-    at, num_late = begin, 0
+    ttft_seconds: float,
+) -> tuple[int, float]:
+    """Return how many are late, and by how many seconds together those which would not be alone."""
+    at, num_late, seconds_late = begin, 0, 0.0
     for number in range(*span):
         backlog = max(0.0, backlog - (arrivals[number] - at) * n)
         at = arrivals[number]
-        num_late += backlog / n + seconds[number] > future.ttft_seconds
+        over = backlog / n + seconds[number] - ttft_seconds
+        if over > 0:
+            num_late += 1
+            seconds_late += over if seconds[number] <= ttft_seconds else 0.0
         backlog += seconds[number]
-    return num_late <= (1 - future.kept_share) * (span[1] - span[0])
+    return num_late, seconds_late

@@ -62,7 +62,8 @@ def foresee(requests: Sequence[TraceRequest], scene: Scene) -> Foreseen:
     plan = needed(requests, future)
     best: tuple[int, float, Foreseen] | None = None
     for _ in range(MOST_MENDINGS):
-        asked = ahead(plan, settings.start_seconds + settings.warm_seconds)
+        start_seconds = settings.start_seconds + settings.warm_seconds
+        asked = ahead(plan.numbers, start_seconds, scene.policy.down.window_seconds)
         opening = Foreseen(Run("", 0.0), asked).opening(scene.opening_seconds)
         run = play(requests, Clairvoyant(asked), settings, opening)
         late = [begin for begin, p90 in percentiles(run, PROMISE_SECONDS, 0.9) if p90 > scene.ttft_seconds]

@@ -1,8 +1,9 @@
 """A day of requests made by chance: hours that are busy and idle, bursts, and prompts that begin alike.
 
 Sessions come as a Poisson process whose rate follows the hour. Each begins with one of some system prompts (few are
-used much), adds a document or a question, and goes on for some turns, each of which begins with all before it. As in
-real traces all share their first block, and a block that a turn fills in part is another one in the next turn.
+used much), adds a document or a question, and goes on for some turns, each of which begins with all before it, until
+the model's context is full. As in real traces all share their first block, and a block that a turn fills in part is
+another one in the next turn.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class Day:
 
     seed: int = 0
     hours: float = 24.0
-    requests_per_second: float = 0.5
+    requests_per_second: float = 0.7
     """On the average, bursts aside."""
     night_share: float = 0.1
     """Of the busiest hour's rate, in the idlest."""
@@ -35,6 +36,9 @@ class Day:
     """On the average."""
     burst_rise_seconds: float = 240.0
     """Until a burst is at its height, and as long until it is over."""
+    context_tokens: int = 8_192
+    """Most tokens of a prompt with its answer: a document is cut so that it fits with a block to spare, and a session
+    that has no room left ends."""
     num_system_prompts: int = 24
     mean_document_tokens: float = 2_500.0
     mean_turn_tokens: float = 600.0
@@ -110,12 +114,16 @@ def _turns(day: Day, random: Random) -> Iterator[tuple[float, int, int, tuple[in
 def _session(
     day: Day, random: Random, at: float, blocks: list[int], ids: count[int]
 ) -> Iterator[tuple[float, int, int, tuple[int, ...]]]:
-    new_tokens = _length(random, day.mean_document_tokens)
+    most_tokens = day.context_tokens - (len(blocks) + 1) * BLOCK_TOKENS
+    new_tokens = min(_length(random, day.mean_document_tokens), most_tokens)
     while True:
         whole, rest = divmod(new_tokens, BLOCK_TOKENS)
         blocks = [*blocks, *(next(ids) for _ in range(whole))]
         num_tokens = len(blocks) * BLOCK_TOKENS + rest
+        if num_tokens >= day.context_tokens:
+            return
         output_tokens = 1 + int(random.expovariate(1 / day.mean_output_tokens))
+        output_tokens = min(output_tokens, day.context_tokens - num_tokens)
         yield at, num_tokens, output_tokens, (*blocks, next(ids)) if rest else tuple(blocks)
         if random.random() < 1 / day.mean_turns:
             return

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from sapwood_gateway.core.affinity import DEFAULT_WEIGHTS, NO_SHARES, Decision
 from sapwood_gateway.core.prefix_affinity import Load
 from sapwood_gateway.core.slow_start import share_after, weighed
-from sapwood_operator.autoscaling.values import Stage
-from sapwood_tools.replay.autoscale.pods import PodSettings, Served, VirtualPod
+from sapwood_operator.autoscaling.values import Stage, Taken
+from sapwood_tools.replay.autoscale.pods import Counts, PodSettings, Served, VirtualPod
 from sapwood_tools.replay.autoscale.worth import first_to_go, for_newcomer, handed_over
 from sapwood_tools.replay.policies import Affinity
 from sapwood_tools.replay.trace import TraceRequest
@@ -48,6 +48,16 @@ class Answered(NamedTuple):
     pod: str
 
 
+def taken_by(counts: Iterable[Counts], others: Taken, now: float) -> Taken:
+    """Return what pods with these ``counts`` and ``others`` had taken together until ``now``."""
+    arrivals, admissions, tokens = others.arrivals, others.admissions, others.prompt_tokens
+    for each in counts:
+        arrivals += each.arrivals
+        admissions += each.num_admitted
+        tokens += each.prompt_tokens
+    return Taken(at=now, arrivals=arrivals, admissions=admissions, prompt_tokens=tokens)
+
+
 class Fleet:
     """The pods of one service, and the gateway before them."""
 
@@ -69,6 +79,10 @@ class Fleet:
         self.num_changes = 0
         """Times that the number of pods asked for changed."""
         self.router = Affinity([], settings.pods.capacity_blocks, DEFAULT_WEIGHTS, events=True)
+        self.taken: deque[Taken] = deque()
+        """Whoever samples keeps here what was taken of late."""
+        self.taken_by_gone = Taken(at=0.0, arrivals=0.0, admissions=0.0, prompt_tokens=0.0)
+        """By pods that are no more."""
         self.num_spilled = 0
         """Requests that another pod had more of than the one which they went to."""
         self.route_history: deque[tuple[float, int, int]] = deque()
@@ -162,6 +176,7 @@ class Fleet:
         self._waiting.pop(pod.name, None)
         del self.pods[pod.name]
         self._gone_seconds += self.now - pod.created_at
+        self.taken_by_gone = taken_by([pod.counts(self.now)], self.taken_by_gone, self.now)
         self.router.leave(pod.name)
 
     def _set(self, pod: VirtualPod, stage: Stage) -> None:

@@ -6,8 +6,9 @@ from bisect import bisect_left
 from dataclasses import dataclass
 
 from sapwood_contract.metrics import SERIES
-from sapwood_operator.autoscaling.values import Demand, Latencies, Observation, Reading, Replica
-from sapwood_tools.replay.autoscale.fleet import Fleet
+from sapwood_operator.autoscaling.taken import LONGEST_SECONDS
+from sapwood_operator.autoscaling.values import Demand, Latencies, Observation, Reading, Replica, Taken
+from sapwood_tools.replay.autoscale.fleet import Fleet, taken_by
 from sapwood_tools.replay.autoscale.pods import TTFT_BORDERS, Counts, VirtualPod
 
 SAMPLE_SECONDS = 15.0
@@ -47,7 +48,15 @@ def observe(fleet: Fleet, now: float) -> Observation:
         routed_by_prefix=_routed_by_prefix(fleet, now),
         running={pod.name: pod.num_requests for pod in fleet.pods.values()},
     )
-    return Observation(replicas=replicas, current=fleet.asked, demand=demand)
+    return Observation(replicas=replicas, current=fleet.asked, demand=demand, taken=_taken(fleet, now))
+
+
+def _taken(fleet: Fleet, now: float) -> tuple[Taken, ...]:
+    taken = fleet.taken
+    taken.append(taken_by((pod.history[-1] for pod in fleet.pods.values()), fleet.taken_by_gone, now))
+    while len(taken) > 1 and taken[1].at <= now - LONGEST_SECONDS:
+        taken.popleft()
+    return tuple(taken)
 
 
 def _routed_by_prefix(fleet: Fleet, now: float) -> float | None:

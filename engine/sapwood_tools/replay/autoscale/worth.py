@@ -75,7 +75,9 @@ def _hot(pod: VirtualPod, now: float, most_slots: int) -> HotPrefixes:
     survey = pod.cache.survey(now=now, has_names=False)
     nodes = survey.advance(max_nodes=_NODES_AT_ONCE, max_pages=_NODES_AT_ONCE)
     paths = paths_of_most_worth(nodes, max_paths=MOST_PREFIXES, max_tokens=most_slots)
-    prefixes = [HotPrefix(tuple(array("i", survey.path(path.number).key)), path.worth_tokens) for path in paths]
+    prefixes = [
+        HotPrefix(tuple(array("i", survey.path(path.number).key)), path.worth_tokens, path.parts) for path in paths
+    ]
     return HotPrefixes(NAMESPACE.model_revision, tuple(prefixes))
 
 

@@ -71,10 +71,11 @@ def desired_children(
     apis: frozenset[tuple[str, str]],
     cordoned: Sequence[str] = (),
     scales_to_zero: bool = False,
+    promised_seconds: float | None = None,
 ) -> tuple[Mapping[str, Any], ...]:
     """Return complete objects; raises `InvalidSpec` for what no pod can be made of.
 
-    ``cordoned``, ``scales_to_zero``: as of `routing_config_map`.
+    ``cordoned``, ``scales_to_zero``: as of `routing_config_map`; ``promised_seconds``: as of `prometheus_rule`.
 
     Who may speak to a pod, and what is its account, comes before the pods; the address comes last.
     """
@@ -85,7 +86,7 @@ def desired_children(
         disruption_budget(spec),
         *([credential_secret(spec, settings)] if launch.has_credential(spec, settings) else []),
         deployment(spec, settings, replicas),
-        *_watched(spec, settings, apis),
+        *_watched(spec, settings, apis, promised_seconds),
     ]
     if is_served(spec, settings):
         route = routing_config_map(spec, cordoned=cordoned, scales_to_zero=scales_to_zero)
@@ -94,13 +95,13 @@ def desired_children(
 
 
 def _watched(
-    spec: ServiceSpec, settings: OperatorSettings, apis: frozenset[tuple[str, str]]
+    spec: ServiceSpec, settings: OperatorSettings, apis: frozenset[tuple[str, str]], promised_seconds: float | None
 ) -> list[Mapping[str, Any]]:
     children: list[Mapping[str, Any]] = []
     if spec.observability.pod_monitor != "Disabled" and (pod_monitor.API_VERSION, pod_monitor.KIND) in apis:
         children.append(pod_monitor.pod_monitor(spec, settings))
     if spec.observability.alerts != "Disabled" and (prometheus_rule.API_VERSION, prometheus_rule.KIND) in apis:
-        children.append(prometheus_rule.prometheus_rule(spec, settings))
+        children.append(prometheus_rule.prometheus_rule(spec, settings, promised_seconds=promised_seconds))
     return children
 
 
