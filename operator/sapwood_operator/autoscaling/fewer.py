@@ -33,7 +33,7 @@ def breaks_window(situation: Situation, strained: tuple[Strain, ...]) -> Against
         _unknown_or_moving(situation)
         or _too_few(situation)
         or _skewed(situation)
-        or _promised(strained)
+        or _promised(situation, strained)
         or _cache_too_dear(situation)
     )
 
@@ -100,14 +100,15 @@ def _skewed(situation: Situation) -> Against | None:
     return Against("RoutingSkew", f"{uneven}: routing has to mend it")
 
 
-def _promised(strained: tuple[Strain, ...]) -> Against | None:
+def _promised(situation: Situation, strained: tuple[Strain, ...]) -> Against | None:
+    """Where the model says that replicas hardly shorten what users wait it is believed, but not of a broken promise."""
     for strain in strained:
-        if strain.forbids_fewer:
+        is_broken = strain.share > 1.0 and situation.load.arrivals > 0
+        if strain.forbids_fewer or is_broken:
             measured = seconds_text(strain.measured_seconds)
             promised = seconds_text(strain.promised_seconds)
-            message = (
-                f"{strain.what} takes {measured} for 90 of 100, promised are {promised}, and one fewer would add to it"
-            )
+            why = "one fewer would add to it" if strain.forbids_fewer else "nobody knows what one fewer would add to it"
+            message = f"{strain.what} takes {measured} for 90 of 100, promised are {promised}, and {why}"
             return Against("PromisedLatency", message)
     return None
 

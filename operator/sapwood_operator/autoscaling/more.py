@@ -33,7 +33,7 @@ def more(situation: Situation, strained: tuple[Strain, ...]) -> Wish | None:
     wishes = [wish for wish in asked if wish is not None]
     if not wishes:
         return None
-    wish = max(wishes, key=lambda each: each.replicas)
+    wish = max(wishes, key=lambda each: (each.replicas, -each.window_seconds))
     if wish.replicas > situation.high:
         message = (
             f"{wish.message}; at least {replicas_text(wish.replicas)} would be needed, maxReplicas is {situation.high}"

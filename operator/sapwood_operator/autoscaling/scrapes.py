@@ -27,6 +27,9 @@ _TTFT, _ITL = "sapwood_time_to_first_token_seconds_bucket", "sapwood_inter_token
 _STATE = "sapwood_engine_state"
 _CAPACITY, _KV = "sapwood_kv_capacity_tokens", "sapwood_kv_tokens"
 _COST = "sapwood_step_cost_seconds"
+_DECODE_PARTS = ("decode", "decode_key")
+_PREFILL_DRAWS = 1.5
+"""Tokens an answer; with more of them on the average every other answer decodes, and its cost is soon known."""
 _CURVE, _WORKING_SET = "sapwood_mrc_hit_ratio", "sapwood_working_set_tokens"
 _SAMPLE_RATE, _SAMPLES = "sapwood_mrc_sample_rate", "sapwood_mrc_samples_total"
 
@@ -143,28 +146,33 @@ def _is_number(sample: Sample) -> bool:
 
 def _sorted(at: float, by_name: Mapping[str, Sequence[Sample]]) -> Scrape:
     """Raises KeyError for a missing label and ValueError for one that makes no sense."""
-    prompts = _by_label(by_name[_PROMPT], "source")
-    cached = sum(tokens for source, tokens in prompts.items() if source not in (_COMPUTED, _RECOMPUTED))
+    totals = _totals(by_name)
     return Scrape(
         at=at,
         state=_state(by_name[_STATE]),
-        totals=Totals(
-            ended=_sum(by_name[_ENDED]),
-            admitted=_sum(by_name[_ADMITTED]),
-            prompt=cached + prompts.get(_COMPUTED, 0.0),
-            cached=cached,
-            generated=_sum(by_name[_GENERATED]),
-            evicted=_by_label(by_name[_EVICTED], "reason").get("capacity", 0.0),
-            regret=_sum(by_name[_REGRET]),
-        ),
+        totals=totals,
         ttft=_buckets(by_name[_TTFT]),
         itl=_buckets(by_name[_ITL]),
         running=_sum(by_name[_RUNNING]),
         waiting=_sum(by_name[_WAITING]),
         waiting_tokens=_sum(by_name[_WAITING_TOKENS]),
         kv=_kv(by_name),
-        cost=_cost(by_name.get(_COST, ())),
+        cost=_cost(by_name.get(_COST, ()), totals),
         curve=_curve(by_name),
+    )
+
+
+def _totals(by_name: Mapping[str, Sequence[Sample]]) -> Totals:
+    prompts = _by_label(by_name[_PROMPT], "source")
+    cached = sum(tokens for source, tokens in prompts.items() if source not in (_COMPUTED, _RECOMPUTED))
+    return Totals(
+        ended=_sum(by_name[_ENDED]),
+        admitted=_sum(by_name[_ADMITTED]),
+        prompt=cached + prompts.get(_COMPUTED, 0.0),
+        cached=cached,
+        generated=_sum(by_name[_GENERATED]),
+        evicted=_by_label(by_name[_EVICTED], "reason").get("capacity", 0.0),
+        regret=_sum(by_name[_REGRET]),
     )
 
 
@@ -210,8 +218,12 @@ def _kv(by_name: Mapping[str, Sequence[Sample]]) -> Kv | NoKv:
     return Kv(capacity, states["active"] + states["protected"]) if capacity else NoKv()
 
 
-def _cost(samples: Iterable[Sample]) -> StepCost | None:
-    parts = _by_label(samples, "part")
+def _cost(samples: Iterable[Sample], totals: Totals) -> StepCost | None:
+    """Return what a step costs. Answers of one token, which the prefill draws, never show what decoding costs: where
+    hardly anything else was answered it counts as nothing, as there is nothing that it would be reckoned for.
+    """
+    unseen = dict.fromkeys(_DECODE_PARTS, 0.0) if totals.generated <= _PREFILL_DRAWS * totals.admitted else {}
+    parts = unseen | _by_label(samples, "part")
     return StepCost(**{part: parts[part] for part in STEP_COSTS}) if parts.keys() >= set(STEP_COSTS) else None
 
 

@@ -2,7 +2,8 @@
 
 Requests come by chance: what they ask for in a minute scatters by a tenth and more around a mean that hardly moves. Who
 promises a first token within half a minute has room for that, so its load may be a mean over ten times the promise, a
-minute at least and five at most. What a minute brings beyond chance is believed at once, in both directions.
+minute at least and five at most. What a minute brings beyond chance is believed at once, in both directions, less what
+chance may have added: of all minutes the one that counts is the furthest from the mean, and some always are.
 """
 
 from __future__ import annotations
@@ -31,17 +32,17 @@ def taken_with(taken: Sequence[Taken], former: Windows, known: Windows) -> tuple
     """Return ``taken`` with what the pods took from ``former`` to ``known``, less what is too old.
 
     It begins anew where a pod that has served is heard for the first time, or again after so long that nobody knows
-    what it had counted. A pod that is gone keeps its share of what was taken.
+    what it had counted, and where a clock was set back. A pod that is gone keeps its share of what was taken.
     """
     heard = [window for window in known.values() if window]
     if not heard:
         return ()
     at = math.fsum(window[-1].at for window in heard) / len(heard)
     unknown = [window for uid, window in known.items() if window and not former.get(uid)]
-    if not taken or any(window[0].totals.admitted > 0 for window in unknown):
+    if not taken or at < taken[-1].at or any(window[0].totals.admitted > 0 for window in unknown):
         return (Taken(at=at, arrivals=0.0, admissions=0.0, prompt_tokens=0.0),)
     last = taken[-1]
-    if at <= last.at:
+    if at == last.at:
         return tuple(taken)
     grown = [increases(_later(former.get(uid, ()), window)) for uid, window in known.items()]
     arrivals, admissions, prompt_tokens = (math.fsum(column) for column in zip(*grown, strict=True))
@@ -62,8 +63,8 @@ def _later(former: Sequence[Scrape], window: Sequence[Scrape]) -> Sequence[Scrap
 
 
 def over_minutes(load: Load, taken: Sequence[Taken], ttft_seconds: float | None) -> Load:
-    """Return ``load`` with the mean of the prompts of as many minutes as the promise allows; as it is where that is
-    unknown, where a replica does not report, or where the last minute brought more or less than chance does.
+    """Return ``load`` with the mean of the prompts of as many minutes as the promise allows, or as much nearer to the
+    last minute as chance does not explain; as it is where that is unknown or where a replica does not report.
     """
     begin = _begin(taken, ttft_seconds)
     if begin is None or load.num_missing:
@@ -83,8 +84,9 @@ def over_minutes(load: Load, taken: Sequence[Taken], ttft_seconds: float | None)
     if load.waiting_tokens > 0:
         # Admitted is what the replicas can do; asked of them is more.
         offered = max(offered, arrivals / seconds * mean_prompt)
-    if abs(load.prompt_tokens - offered) > _CHANCE * math.sqrt(2.0 / load.num_arrived) * offered:
-        return load
+    by_chance = _CHANCE * math.sqrt(2.0 / load.num_arrived) * offered
+    if abs(load.prompt_tokens - offered) > by_chance:
+        return replace(load, prompt_tokens=load.prompt_tokens - math.copysign(by_chance, load.prompt_tokens - offered))
     return replace(load, prompt_tokens=offered, mean_prompt_tokens=mean_prompt, num_arrived=arrivals)
 
 

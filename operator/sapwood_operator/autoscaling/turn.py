@@ -166,8 +166,8 @@ def _holds_requests(rule: ScalingPolicy | FixedReplicas | NoRule, service: _Serv
         case ScalingPolicy():
             return rule.scale_to_zero and rule.mode == "Active"
         case NoRule():
-            *_, last = (None, *from_status(service.former).changes)
-            was_none = last is not None and 0 in (last.before, last.after)
+            last = from_status(service.former).changes[:1]
+            was_none = any(0 in (change.before, change.after) for change in last)
             has_none = all(each.stage != "ready" for each in service.observation.replicas)
             return service.observation.current == 0 or (was_none and has_none)
         case FixedReplicas():

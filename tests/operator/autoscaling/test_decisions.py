@@ -188,6 +188,14 @@ def test_a_quiet_time_shorter_than_what_is_measured_of_is_enough() -> None:
     assert decide(replace(soon, idle_seconds=0.0), service(reading(0.1), demand=left), State(), NOW).desired == 1
 
 
+def test_nothing_goes_while_a_promise_is_broken_whatever_replicas_would_do_for_it() -> None:
+    slow = reading(0.1, ttft=latencies(2.5), curve=FLAT)
+    decision = decide(PROMISED, service(*[slow] * 6), ENOUGH, NOW)
+    assert (decision.desired, decision.reason) == (6, "PromisedLatency")
+    kept = replace(slow, ttft=latencies(0.95))
+    assert decide(PROMISED, service(*[kept] * 6), ENOUGH, NOW).desired == 5
+
+
 def test_a_hundred_that_wait_wake_one_replica() -> None:
     woken = decide(ZERO, service(demand=waits(100)), State(), NOW)
     still = decide(

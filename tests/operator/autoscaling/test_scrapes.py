@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -95,6 +96,17 @@ def test_what_too_little_is_known_of_is_unknown_and_the_rest_stands(name: str) -
 
 def test_one_unknown_part_of_the_cost_leaves_no_cost() -> None:
     assert read([each for each in samples() if each.labels.get("part") != "decode"]).cost is None
+
+
+def test_where_prefills_draw_all_that_is_answered_decoding_costs_nothing_yet() -> None:
+    found = [each for each in samples() if each.labels.get("part") not in ("decode", "decode_key")]
+    classified = [
+        replace(each, value=8.0) if each.name == "sapwood_generation_tokens_total" else each for each in found
+    ]
+    cost = read(classified).cost
+    assert cost == StepCost(prefill_token=0.001, prefill_key=0.001, decode=0.0, decode_key=0.0, base=0.001)
+    assert read([each for each in classified if each.labels.get("part") != "base"]).cost is None
+    assert read(found).cost is None
 
 
 def test_an_unknown_working_set_leaves_the_curve() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from support_scaling import reading, service
@@ -87,6 +88,11 @@ def test_nothing_new_changes_nothing() -> None:
     assert taken_with((), {}, {}) == ()
 
 
+def test_a_clock_that_was_set_back_begins_anew() -> None:
+    found = after(pods(1000, a=0), pods(1015, a=10), pods(15, a=20))
+    assert [(each.at, each.arrivals) for each in found] == [(15.0, 0.0)]
+
+
 # --- the mean
 
 
@@ -109,10 +115,22 @@ def test_a_short_promise_or_none_has_its_load_told_by_the_minute(promised: float
     assert over_minutes(load, MINUTES, promised) is load
 
 
-@pytest.mark.parametrize("share", [0.2, 1.0])
-def test_what_a_minute_brings_beyond_chance_is_believed_at_once(share: float) -> None:
+@pytest.mark.parametrize(("share", "believed"), [(0.2, -1.0), (1.0, 1.0)])
+def test_what_a_minute_brings_beyond_chance_is_believed_at_once_less_what_chance_may_have_added(
+    share: float, believed: float
+) -> None:
     load = minute(share)
-    assert over_minutes(load, MINUTES, 30.0) is load
+    chance = 2.0 * math.sqrt(2.0 / load.num_arrived) * 10_000
+    found = over_minutes(load, MINUTES, 30.0)
+    assert found.prompt_tokens == pytest.approx(load.prompt_tokens - believed * chance)
+    assert (found.mean_prompt_tokens, found.num_arrived) == (load.mean_prompt_tokens, load.num_arrived)
+
+
+def test_a_minute_just_beyond_chance_says_hardly_more_than_the_mean() -> None:
+    loads = [over_minutes(minute(share / 1000), MINUTES, 30.0).prompt_tokens for share in range(300, 1000)]
+    assert max(abs(after - before) for before, after in pairwise(loads)) <= 20.1, (
+        "no jump: 20 is a thousandth of 20,000"
+    )
 
 
 def test_few_requests_scatter_more_and_are_believed_less() -> None:
@@ -132,6 +150,7 @@ def test_unknown_stays_with_the_minute() -> None:
     assert over_minutes(load, (), 30.0) is load
     assert over_minutes(load, MINUTES[:3], 30.0) is load, "half a minute says less"
     assert over_minutes(load, (MINUTES[0], replace(MINUTES[-1], prompt_tokens=math.nan)), 30.0) is load
-    missed = service(reading(0.55), NoReading("it did not answer"))
+    missed = service(reading(0.27), NoReading("it did not answer"))
     seen = load_of(hear(missed), missed.demand)
+    assert seen.prompt_tokens == pytest.approx(10_800), "as chance might have it"
     assert over_minutes(seen, MINUTES, 30.0) is seen

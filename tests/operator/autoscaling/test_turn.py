@@ -321,7 +321,13 @@ def test_a_service_at_zero_without_a_policy_holds_requests_and_gets_a_replica_fo
 
 @pytest.mark.parametrize(
     ("decided", "holds"),
-    [(((1, 0),), True), (((1, 0), (0, 1)), True), (((1, 2), (2, 1)), False), ((), False)],
+    [
+        (((1, 0),), True),
+        (((1, 0), (0, 1)), True),
+        (((2, 1), (1, 0)), True),
+        (((0, 1), (1, 2), (2, 1)), False),
+        ((), False),
+    ],
 )
 def test_what_waits_is_held_until_that_replica_is_ready(decided: tuple[tuple[int, int], ...], holds: bool) -> None:
     intent = intent_of(at_zero(0, *decided, pods=1))
