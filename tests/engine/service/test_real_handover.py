@@ -126,6 +126,9 @@ def test_what_one_computed_is_in_the_other_before_that_is_ready_and_its_first_re
     giving, taking = engines
     answers = [giving.complete(prompt) for prompt in PROMPTS]
     assert answers[1][0] > 0
+    for _ in range(2):  # a page that is never used again is not worth handing over
+        for prompt in PROMPTS:
+            giving.complete(prompt)
     status, hot = giving.ask(ADMIN_HOT_PREFIXES, headers=AS_GATEWAY)
     assert status == 200
 
@@ -142,7 +145,7 @@ def test_what_one_computed_is_in_the_other_before_that_is_ready_and_its_first_re
     done = {"state": "ready", "num_waiting": 0, "num_done": len(hot["prefixes"]), "num_dropped": 0}
     assert taking.ask(ADMIN_WARM, headers=AS_GATEWAY) == (200, done)
 
-    assert taking.names() == giving.names() != set()
+    assert set() != taking.names() <= giving.names()
     assert taking.ask(ADMIN_REQUESTS, headers=AS_ADMIN)[1] == {"requests": []}
     metrics = taking.ask(METRICS)[1].splitlines()
     counted = [line for line in metrics if line.startswith(("sapwood_requests_total", "sapwood_prompt_tokens_total"))]

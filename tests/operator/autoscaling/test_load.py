@@ -50,6 +50,16 @@ def test_a_replica_that_got_ready_just_now_is_not_missed() -> None:
     assert (found.num_ready, found.num_reporting, found.num_missing, found.coverage) == (2, 1, 0, 1.0)
 
 
+def test_what_moved_from_a_replica_to_a_newcomer_counts_once() -> None:
+    """Of 75 seconds the newcomer took all for the last 15, and the other one all before."""
+    former = replace(reading(0.8 * 60 / 75), window_seconds=75.0)
+    newcomer = replace(reading(0.8), window_seconds=15.0)
+    found = load(service(former, others=[replica(9, newcomer, age=15.0)]))
+    assert found.prompt_tokens == pytest.approx(16_000)
+    seen_late = load(service(former, others=[replica(9, newcomer, age=5000.0)]))
+    assert seen_late.prompt_tokens == pytest.approx(28_800), "it was there all the time: nothing says that load moved"
+
+
 def test_what_a_leaving_replica_got_will_come_to_the_others() -> None:
     found = load(service(reading(0.5), others=[replica(9, reading(0.3), stage="leaving")]))
     assert found.num_ready == 1
