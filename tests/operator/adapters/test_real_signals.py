@@ -142,7 +142,7 @@ async def test_both_sources_say_the_same(engine: Engine, tmp_path: Path) -> None
     assert _counts(own)[1:] == [
         NUM_REQUESTS,
         NUM_REQUESTS * NUM_PROMPT,
-        own.cached_tokens * own.window_seconds,
+        round(own.cached_tokens * own.window_seconds),
         NUM_REQUESTS * NUM_TOKENS,
     ]
     assert own.cached_tokens > 0
