@@ -33,6 +33,9 @@ CAPACITY = 100_000.0
 COST = StepCost(prefill_token=1e-4, prefill_key=0.0, decode=1e-3, decode_key=0.0, base=0.01)
 """10,000 prefill tokens a second, beside 1,000 decodes."""
 BUSY = Demand(num_waiting=0, num_running=8, idle_seconds=0.0)
+POLICY = ScalingPolicy(min_replicas=1, max_replicas=8)
+ZERO = replace(POLICY, min_replicas=0, scale_to_zero=True)
+PROMISED = replace(POLICY, ttft_p90_seconds=1.0)
 NOBODY = Demand(num_waiting=0, num_running=0, idle_seconds=1000.0)
 LOST = NoReading("it did not answer")
 LONG_AGO = NOW - 5000.0
@@ -98,6 +101,20 @@ def reading(share: float = 0.5, **changes: object) -> Reading:
 
 
 IDLE = reading(0.0, arrivals=0.0, running=0.0, pinned_tokens=0.0)
+SURE = reading(0.3, curve=FLAT)
+SLOW = reading(0.45, ttft=latencies(0.8), curve=FLAT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A situation, and what comes of it."""
+
+    sentence: str
+    policy: ScalingPolicy = POLICY
+    seen: Observation
+    state: State = field(default_factory=State)
+    desired: int
+    reason: str
 
 
 def replica(

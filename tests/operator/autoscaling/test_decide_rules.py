@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import pytest
 from support_scaling import (
@@ -15,6 +15,12 @@ from support_scaling import (
     LOST,
     NOBODY,
     NOW,
+    POLICY,
+    PROMISED,
+    SLOW,
+    SURE,
+    ZERO,
+    Case,
     changed,
     curve_of,
     latencies,
@@ -29,29 +35,12 @@ from support_scaling import (
 from sapwood_contract.metrics import SCALING_REASONS, SCALING_SIGNALS
 from sapwood_operator.autoscaling.decide import decide
 from sapwood_operator.autoscaling.explain import RULES
-from sapwood_operator.autoscaling.values import Latencies, Observation, State
-from sapwood_operator.domain.scaling_policy import Behavior, ScalingPolicy
+from sapwood_operator.autoscaling.values import Latencies, State
+from sapwood_operator.domain.scaling_policy import Behavior
 
-POLICY = ScalingPolicy(min_replicas=1, max_replicas=8)
-ZERO = replace(POLICY, min_replicas=0, scale_to_zero=True)
-PROMISED = replace(POLICY, ttft_p90_seconds=1.0)
-SLOW = reading(0.45, ttft=latencies(0.8), curve=FLAT)
-SURE = reading(0.3, curve=FLAT)
 UNSURE = reading(0.45, ttft=Latencies((0.5, 1.0, math.inf), (23.0, 7.0, 0.0)), curve=FLAT)
 """Nine of ten of them all keep to 0.8 s, and of so few it may as well be 0.6 s."""
 HUNG = replica(9, LOST, stage="starting", age=1000.0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
-    """A situation, and what comes of it."""
-
-    sentence: str
-    policy: ScalingPolicy = POLICY
-    seen: Observation
-    state: State = field(default_factory=State)
-    desired: int
-    reason: str
 
 
 CASES = [

@@ -16,6 +16,10 @@ from support_scaling import (
     LOST,
     NOBODY,
     NOW,
+    POLICY,
+    PROMISED,
+    SURE,
+    ZERO,
     changed,
     latencies,
     no_demand,
@@ -29,11 +33,6 @@ from support_scaling import (
 from sapwood_operator.autoscaling.decide import decide
 from sapwood_operator.autoscaling.values import Change, Observation, Reading, State
 from sapwood_operator.domain.scaling_policy import Behavior, ScalingPolicy, StepLimit
-
-POLICY = ScalingPolicy(min_replicas=1, max_replicas=8)
-ZERO = replace(POLICY, min_replicas=0, scale_to_zero=True)
-PROMISED = replace(POLICY, ttft_p90_seconds=1.0)
-SURE = reading(0.3, curve=FLAT)
 
 
 def dry_run(seen: Observation, state: State, *, turns: int, policy: ScalingPolicy = POLICY) -> list[tuple[int, int]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import pytest
 from support_scaling import (
@@ -13,6 +13,12 @@ from support_scaling import (
     LOST,
     NOBODY,
     NOW,
+    POLICY,
+    PROMISED,
+    SLOW,
+    SURE,
+    ZERO,
+    Case,
     changed,
     latencies,
     reading,
@@ -23,14 +29,9 @@ from support_scaling import (
 
 from sapwood_operator.autoscaling.decide import decide
 from sapwood_operator.autoscaling.values import Demand, Observation, State
-from sapwood_operator.domain.scaling_policy import Behavior, ScalingPolicy
+from sapwood_operator.domain.scaling_policy import Behavior
 
-POLICY = ScalingPolicy(min_replicas=1, max_replicas=8)
-PROMISED = replace(POLICY, ttft_p90_seconds=1.0)
-ZERO = replace(POLICY, min_replicas=0, scale_to_zero=True)
 PAYS = replace(POLICY, min_payback=0.2, max_hit_loss=1.0)
-SURE = reading(0.3, curve=FLAT)
-SLOW = reading(0.45, ttft=latencies(0.8), curve=FLAT)
 SAVING = reading(0.2, curve=straight_curve(0.5, 0.9))
 """Of two such replicas each saves a quarter of a replica's work by its cache, and a third would too."""
 COMING = replica(9, LOST, stage="starting", age=300.0)
@@ -45,18 +46,6 @@ def hanging(work: float, *, num_ready: int, num_hung: int) -> Observation:
     """A service that has work for so many replicas, beside some that have not got ready in a quarter of an hour."""
     hung = [replica(9 + number, LOST, stage="starting", age=1000.0) for number in range(num_hung)]
     return service(*[reading(work / num_ready, curve=FLAT)] * num_ready, others=hung)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
-    """A situation, and what comes of it."""
-
-    sentence: str
-    policy: ScalingPolicy = POLICY
-    seen: Observation
-    state: State = field(default_factory=State)
-    desired: int
-    reason: str
 
 
 CASES = [

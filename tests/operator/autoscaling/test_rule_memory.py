@@ -13,6 +13,9 @@ from support_scaling import (
     LOST,
     NOBODY,
     NOW,
+    POLICY,
+    SURE,
+    ZERO,
     changed,
     reading,
     replica,
@@ -22,11 +25,7 @@ from support_scaling import (
 
 from sapwood_operator.autoscaling.decide import decide
 from sapwood_operator.autoscaling.values import Demand, State
-from sapwood_operator.domain.scaling_policy import Behavior, ScalingPolicy, StepLimit
-
-POLICY = ScalingPolicy(min_replicas=1, max_replicas=8)
-ZERO = replace(POLICY, min_replicas=0, scale_to_zero=True)
-SURE = reading(0.3, curve=FLAT)
+from sapwood_operator.domain.scaling_policy import Behavior, StepLimit
 
 
 def asks(num_waiting: int = 0, num_running: int = 0) -> Demand:
