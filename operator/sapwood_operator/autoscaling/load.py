@@ -18,7 +18,6 @@ from sapwood_operator.autoscaling.values import (
     Observation,
     Reading,
     Replica,
-    Stage,
     StepCost,
 )
 
@@ -119,7 +118,7 @@ def load_of(heard: Sequence[Heard], demand: Demand | NoDemand) -> Load:
     silent = [each.replica for each in heard if each.reading is None and each.replica.stage == "ready"]
     num_missing = sum(not each.age_seconds < REPORTS_AFTER_SECONDS for each in silent)
     everyone = ready + leaving
-    sums = _sums(_lives(heard, "ready"), _lives(heard, "leaving"), num_missing)
+    sums = _sums(_lives(heard), [(each, 1.0) for each in leaving], num_missing)
     arrivals, prompt_tokens, generation_tokens, running, waiting, waiting_tokens, pinned_tokens = sums
     mean_prompt = _mean_prompt(everyone)
     if isinstance(demand, Demand) and demand.num_waiting > 0:
@@ -155,16 +154,14 @@ def load_of(heard: Sequence[Heard], demand: Demand | NoDemand) -> Load:
     )
 
 
-def _lives(heard: Sequence[Heard], stage: Stage) -> list[tuple[Reading, float]]:
-    """Return what those in ``stage`` say, and the share of the longest window for which each has been there.
+def _lives(heard: Sequence[Heard]) -> list[tuple[Reading, float]]:
+    """Return what ready ones say, and the share of the longest window for which each has been there.
 
     What a newcomer takes went to others before: with its rate at full weight beside their means of a longer time, what
     moved from them to it would be counted twice.
     """
     longest = max([each.reading.window_seconds for each in heard if each.reading is not None], default=0.0)
-    found = [(each.reading, each.replica) for each in heard if each.reading and each.replica.stage == stage]
-    if stage == "leaving":
-        return [(told, 1.0) for told, _ in found]
+    found = [(each.reading, each.replica) for each in heard if each.reading and each.replica.stage == "ready"]
     return [(told, min(1.0, max(told.window_seconds, replica.age_seconds) / longest)) for told, replica in found]
 
 
